@@ -43,6 +43,7 @@ def test_public_names_change_only_on_purpose() -> None:
         "check",
         "plan",
         "plan_joint",
+        "plan_mixed",
         "read_plan_file",
         "simulate",
         "simulation",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from shardwright.api.grids import check as check
     from shardwright.api.grids import plan as plan
     from shardwright.api.joint import plan_joint as plan_joint
+    from shardwright.api.mixed import plan_mixed as plan_mixed
     from shardwright.api.simulations import simulate as simulate
     from shardwright.api.simulations import simulation as simulation
     from shardwright.api.why import why as why
@@ -37,6 +38,7 @@ __version__: Final = "0.1.0"
 _HOMES: Final = {
     "plan": "shardwright.api.grids",
     "plan_joint": "shardwright.api.joint",
+    "plan_mixed": "shardwright.api.mixed",
     "simulate": "shardwright.api.simulations",
     "simulation": "shardwright.api.simulations",
     "check": "shardwright.api.grids",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,105 @@ def test_prices_that_close_nothing_are_refused(written: Path, tmp_path: Path, ca
     assert "do not close it" in capsys.readouterr().err
 
 
-def test_axes_are_not_pinned_on_a_mixed_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*WORDS, "--pin", "tp=1"]) == 2
-    assert "no axes to pin" in capsys.readouterr().err
+def document_of(path: Path, *flags: str) -> dict[str, Any]:
+    """What `plan` with more flags writes."""
+    assert run([*WORDS, *flags, "--quiet", "-o", str(path)]) == 0
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--time-limit", "0"],
+        ["--pin", "tp=1", "--pin", "mbs=2", "--exclude", "schedule=interleaved-1f1b"],
+        ["--pin", "recompute_norms=on", "--top", "0"],
+    ],
+)
+def test_stopped_and_pinned_answers_are_made_again(flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document_of(tmp_path / "plan.json", *flags)
+    assert run(["check", str(tmp_path / "plan.json")]) == 0
+    assert "holds" in capsys.readouterr().out
+
+
+def test_a_search_that_is_stopped_says_what_is_proven(written: Path, tmp_path: Path) -> None:
+    whole, stopped = json.loads(written.read_text(encoding="utf-8")), document_of(tmp_path / "plan.json", "--time-limit", "0")
+    one, other = whole["certificate"], stopped["certificate"]
+    assert 0 < other["lower_bound_s"] <= one["best_s"] <= other["best_s"]
+    assert other["stopped_at"] == 1
+    assert other["mixed"]["lower_bound_s"] == 0.0
+    assert other["gap"] == pytest.approx(1 - other["lower_bound_s"] / other["best_s"])
+
+
+def test_an_edited_stop_is_refused(tmp_path: Path) -> None:
+    document = document_of(tmp_path / "plan.json", "--time-limit", "0")
+    document["certificate"]["mixed"]["composed_stopped_at"] += 1
+    (tmp_path / "plan.json").write_text(json.dumps(document), encoding="utf-8")
+    assert run(["check", str(tmp_path / "plan.json")]) == 7
+
+
+def test_next_best_pipelines_are_other_ones_and_are_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = document_of(tmp_path / "plan.json", "--top", "5", "--pin", "mbs=1,2")
+    part = document["certificate"]["mixed"]
+    steps, words = ([runner[key] for runner in part["runners"]] for key in ("step_time_s", "pipelines"))
+    assert 2 <= len(words) <= 5
+    assert steps == sorted(steps)
+    assert steps[0] >= document["certificate"]["best_s"]
+    assert len({*words, part["pipelines"]}) == len(words) + 1
+    assert not any("mbs4" in one or "mbs8" in one for one in words)
+    assert run(["explain", str(tmp_path / "plan.json")]) == 0
+    assert "Pipelines of the plan, and the next best that were found" in capsys.readouterr().out
+    assert document_of(tmp_path / "plan.json", "--top", "0")["certificate"]["mixed"]["runners"] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--pin", "pp=2"], "pp cannot be pinned or excluded on a mixed cluster"),
+        (["--pin", "zero=2"], "all pipelines of a mixed cluster have zero=1"),
+        (["--exclude", "zero=1,2"], "all pipelines of a mixed cluster have zero=1"),
+        (["--pin", "tp=16"], "no stage inside a node has what is pinned: tp=16"),
+        (["--pin", "tp=x"], "tp=x is not a whole number from 1"),
+        (["--pin", "nothing=1"], "unknown axis 'nothing'"),
+        (["--pin", "tp_overlap=maybe"], "tp_overlap=maybe is not known"),
+        (["--use-all"], "--use-all is of uniform clusters"),
+        (["--space", "joint"], "the joint space is of uniform clusters"),
+        (["--space", "exhaustive"], "the exhaustive space is of uniform clusters"),
+        (["--space", "nothing"], "unknown space 'nothing'"),
+    ],
+)
+def test_what_a_mixed_search_does_not_have_is_said_in_a_line(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*WORDS, *flags]) == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert words in error
+    assert hint.startswith("hint: ")
+
+
+def test_pictures_and_traces_say_the_kind_of_each_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, svg, trace = (tmp_path / name for name in ("plan.json", "plan.svg", "trace.json"))
+    part = document_of(plan, "--pin", "tp=1", "--pin", "mbs=2")
+    names = [one["name"] for one in part["prediction"]["kinds"]]
+    assert names == ["a100-sxm-40gb", "v100-sxm-16gb"]
+    capsys.readouterr()
+    assert run(["draw", str(plan), "-o", str(svg), "--json"]) == 0
+    drawn = json.loads(capsys.readouterr().out)
+    assert {row["kind"] for row in drawn["rows"]} == {row["kind"] for row in drawn["step"]["rows"]} == set(names)
+    assert all(name in svg.read_text(encoding="utf-8") for name in names)
+    assert run(["draw", str(plan)]) == 0
+    shown = capsys.readouterr().out
+    for title in ("One step on", "Memory of each device"):
+        lines = shown.split(title)[1].split("\n\n")[0]
+        assert all(name in lines for name in names)
+    assert run(["trace", str(plan), "-o", str(trace), "--json"]) == 0
+    labels = [e["args"]["labels"] for e in json.loads(trace.read_text())["traceEvents"] if e["name"] == "process_labels"]
+    assert {label.rpartition(" on ")[2] for label in labels} == set(names)
+
+
+def test_explain_says_what_devices_are_worth_and_who_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.json"
+    certificate = document_of(plan, "--pin", "tp=1", "--pin", "mbs=1")["certificate"]
+    assert any(one["worth_s"] > 0 for one in certificate["mixed"]["alone"])
+    assert run(["explain", str(plan)]) == 0
+    shown = capsys.readouterr().out
+    for words in ("a device is worth", "Where the time of each kind of device goes", "busy", "best step alone"):
+        assert words in shown

@@ -38,6 +38,7 @@ SOME = (
     "hybrid zero-3",
     "two lanes",
     "unequal lanes",
+    "unlike kinds",
     "tied",
     "hidden",
     "encoder and decoder",

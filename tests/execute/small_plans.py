@@ -159,6 +159,19 @@ lane slow samples 2 in 2
 order 1f1b(fast)
 order 1f1b(slow)
 """
+UNLIKE_KINDS = """lane both samples 6 in 3
+  stages embed+3 on 0
+    all = b2 t2
+    stream = b2 s2
+  stages 1+head on 4
+    all = b2
+lane slow samples 2 in 1
+  stages embed+4+head on 6
+    all = t2
+    stream = s2
+order 1f1b(both)
+order 1f1b(slow)
+"""
 EXPERTS8 = "lane main samples 8 in 1\n  stages embed+2+head on 0\n    all = b8\n    experts = b2 e4\norder 1f1b(main)\n"
 EXPERTS = "lane main samples 8 in 2\n  stages embed+2+head on 0\n    all = b4\n    experts = e4\norder 1f1b(main)\n"
 
@@ -222,6 +235,7 @@ PLANS: dict[str, Small] = {
     "hybrid zero-3": Small(body=_one("all = b4"), zero="zero all: 4/2/2\n"),
     "two lanes": Small(body=TWO_LANES, zero="zero all: all/1/1\n"),
     "unequal lanes": Small(body=UNEQUAL_LANES, whole=DENSE4, zero="zero all: all/all/1\n"),
+    "unlike kinds": Small(body=UNLIKE_KINDS, devices=8, whole=DENSE4, zero="zero all: all/1/1\n"),
     "tp2 then dp2": Small(body=MIXED),
     "three devices": Small(body=_one("all = b[2:1]{t2, .+2}; stream = b[2:1]{s2, .+2}", batch=12, microbatches=4), devices=3, batch=12),
     "weighted batch": Small(body=_one("all = b[3:1]{., .+1}", microbatches=2), devices=2, zero="zero all: all/all/all\n"),

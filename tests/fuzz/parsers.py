@@ -120,6 +120,7 @@ CLUSTERS: Final = (
     "tpu-v5p-256",
     "aws-p5.48xlarge:4 + a100-sxm:16",
     "h800-sxm:2048",
+    "h100-sxm:8@east/2.5usd+a100-sxm-80gb:8@west/1.2usd,east~west=25gbps/60ms/0.02usd",
 )
 CONFIGURATIONS: Final = ROOT / "tests" / "model" / "configs"
 FACTS: Final = ROOT / "benchmarks" / "published" / "facts"
@@ -135,6 +136,12 @@ fabric:
   - {name: spine, oversubscription: 2, latency_us: 1.5}
 """,
     "nodes: [{accelerator: h100-sxm, count: 8}]\nfabric: [{name: leaf, devices: 32}, {name: spine, oversubscription: 3}]\n",
+    """nodes:
+  - {accelerator: h100-sxm, count: 2, zone: east, dollars_per_device_hour: 2.5}
+  - {accelerator: a100-sxm-80gb, count: 1, zone: west}
+links:
+  - {between: [east, west], bandwidth_gbps: 25, latency_ms: 60, egress_dollars_per_gigabyte: 0.02}
+""",
 )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardwright.api import grids, simulations
-from shardwright.api.problems import Progress, problem_of
+from shardwright.api.mixed import plan_mixed
+from shardwright.api.problems import Method, Progress, method_of, problem_of
 from shardwright.errors import ShardwrightError
 from shardwright.hardware.catalog.prices import cluster_prices
 from shardwright.search.compared import Compared
@@ -44,6 +45,10 @@ def compare(
 
 
 def _best(request: Request, progress: Progress | None) -> Simulation:
+    if method_of(request) is Method.MIXED:
+        mixed = plan_mixed(replace(request, top=0), progress=progress).simulation
+        assert mixed is not None
+        return mixed
     answer = grids.plan(replace(request, top=0), progress=progress)
     assert answer.request is not None
     return Simulation(request=answer.request, name="", grid=answer.grid, plan=None, prediction=answer.prediction)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from shardwright.api.problems import problem_of
 from shardwright.api.rules import check_plan
 from shardwright.errors import UsageError
 from shardwright.files.plan_source import is_grid_text, read_plan
-from shardwright.hardware.graph import levels_of
+from shardwright.hardware.graph import groups_of, levels_of
 from shardwright.program.problem import Problem
 from shardwright.report.plan_picture import Picture, picture_of
 from shardwright.report.step_picture import StepPicture, step_picture
 from shardwright.search.orders.resolve_plan import resolved
 from shardwright.search.request import Request
+from shardwright.simulator.kinds import kind_names
 from shardwright.simulator.predict import predict_plan
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.simulator.trace import simulated_trace
@@ -50,8 +53,17 @@ def draw(
     problem = problem_of(request)
     check_plan(problem, found.plan)
     plan = resolved(problem, found.plan)
-    picture = picture_of(plan, model=found.model, name=found.name)
+    picture = with_kinds(picture_of(plan, model=found.model, name=found.name), problem)
     return replace(picture, step=_step(problem, plan, name=found.name))
+
+
+def with_kinds(picture: Picture, problem: Problem) -> Picture:
+    """The picture with the kind of each row's devices, where the cluster has several."""
+    if problem.cluster.is_uniform:
+        return picture
+    names = kind_names(problem.cluster)
+    kinds = (dict.fromkeys(names[g] for g in np.unique(groups_of(problem.cluster, row.members)).tolist()) for row in picture.rows)
+    return replace(picture, rows=tuple(replace(row, kind="+".join(some)) for row, some in zip(picture.rows, kinds, strict=True)))
 
 
 def _step(problem: Problem, plan: Plan, *, name: str) -> StepPicture:

@@ -12,6 +12,8 @@ from shardwright.errors import DataError, UsageError, nearest
 from shardwright.execute.launch.run_report import BACKENDS, FORMATS, RunMemory, RunOptions, RunReport, RunStep
 from shardwright.execute.proof.proof import Proof
 from shardwright.files.stored import StoredSimulation
+from shardwright.program.same import Same
+from shardwright.program.stages.parts import plan_stages, working_devices
 from shardwright.simulator.simulate import simulate_plan
 
 
@@ -35,6 +37,11 @@ def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> P
             hint="this is an error of Shardwright: report it with the plan",
         )
     return found
+
+
+def num_ranks(stored: Stored) -> int:
+    """Ranks that run a plan: one a device that is in some stage. Raises as `program.stages.parts.plan_stages`."""
+    return len(working_devices(Same(plan_stages(stored.plan, model=stored.problem.model))))
 
 
 def run(stored: Stored, options: RunOptions, *, watch: Callable[[RunStep], None] | None = None) -> RunReport:

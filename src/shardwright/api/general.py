@@ -12,7 +12,7 @@ from shardwright.api.problems import Progress
 from shardwright.api.simulations import verified_strategy
 from shardwright.files.leaves import require_same
 from shardwright.files.stored import StoredPlan, document_of, stored_plan
-from shardwright.search.certificate import Certificate, JointPart
+from shardwright.search.certificate import Certificate, JointPart, stops_of
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.exact.find import ExactAnswer
 from shardwright.search.joint.find import JointAnswer
@@ -71,8 +71,7 @@ def check_general(stored: StoredPlan, *, engine: Engine | None = None, progress:
     again: JointAnswer | ExactAnswer | MixedAnswer
     if claim.mixed is not None:
         check_prices(stored.request, claim, progress=progress)
-        stops = tuple(one.stopped_at for one in claim.mixed.alone)
-        again = plan_mixed(stored.request, tolerance=claim.mixed.tolerance, alone_stops=stops, engine=engine, progress=progress)
+        again = plan_mixed(stored.request, tolerance=claim.mixed.tolerance, stops=stops_of(claim), engine=engine, progress=progress)
     elif joint is None:
         again = plan_exact(stored.request, stop_at=claim.stopped_at, progress=progress)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
+from shardwright.api.problems import JOINT, Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
 from shardwright.api.simulations import simulated
 from shardwright.errors import UsageError
 from shardwright.program.problem import Problem
@@ -15,7 +15,7 @@ from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
 from shardwright.strategy.text.grid_notation import print_grid
 
-SPACES = {"joint": FOUND_ORDERS, "joint-named": NAMED_ORDERS}
+SPACES = dict(zip(JOINT, (FOUND_ORDERS, NAMED_ORDERS), strict=True))
 """Names of joint spaces, and the orders that each has."""
 
 

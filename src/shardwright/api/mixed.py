@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from shardwright.api.problems import Progress, problem_of, with_defaults
 from shardwright.api.simulations import simulated
@@ -11,7 +12,9 @@ from shardwright.hardware.overrides import keep_free
 from shardwright.program.problem import Problem, under
 from shardwright.search.certificate import Certificate
 from shardwright.search.engine.protocol import Engine
+from shardwright.search.frames import Stops
 from shardwright.search.mixed.bound import covers, holds
+from shardwright.search.mixed.choices import choices_of
 from shardwright.search.mixed.find import TOLERANCE, MixedAnswer, find_mixed
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.terms import Ground
@@ -25,26 +28,32 @@ def plan_mixed(
     request: Request,
     *,
     tolerance: float = TOLERANCE,
-    alone_stops: tuple[int, ...] | None = None,
+    time_limit_s: float = inf,
+    stops: Stops | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> MixedAnswer:
-    """The best plan found on a mixed cluster, with a bound of its whole space.
+    """The best plan found on a mixed cluster, with a bound of its whole space, and the `top` next best that were found.
 
     Args:
-        tolerance: gap that is good enough. alone_stops, engine: see `find_mixed`.
+        tolerance: gap that is good enough. time_limit_s, stops, engine: see `find_mixed`.
 
     Raises:
-        UsageError: an axis is pinned, or the model or the runtime is not searched on mixed clusters. InfeasibleError: nothing fits.
+        UsageError: the model, the runtime or a pinned axis is not searched on mixed clusters. InfeasibleError: nothing fits.
+        OutOfTimeError: long past the limit there is no plan yet.
     """
-    if request.pins or request.excludes or request.use_all:
-        raise UsageError("the mixed space has no axes to pin or to exclude", hint="drop --pin, --exclude and --use-all")
+    if request.use_all:
+        raise UsageError("--use-all is of uniform clusters: devices of a mixed one stay idle where they only slow a plan", hint="drop it")
+    choices = choices_of(request.pins, request.excludes)
     request = with_defaults(request)
     problem = problem_of(request)
     answer = find_mixed(
         roomy(request, problem),
+        choices=choices,
+        top=request.top,
         tolerance=tolerance,
-        alone_stops=alone_stops,
+        time_limit_s=time_limit_s,
+        stops=stops,
         memory=request.search_memory,
         engine=engine,
         progress=progress,
@@ -67,10 +76,10 @@ def check_prices(request: Request, certificate: Certificate, *, progress: Progre
     """
     part = certificate.mixed
     assert part is not None
-    problem = roomy(request, problem_of(request))
+    problem, choices = roomy(request, problem_of(request)), choices_of(request.pins, request.excludes)
     done = 0
-    for closed in part.closed:
-        market = Market.of(Ground.of(under(problem, closed.options)))
+    for closed in part.closed if part.lower_bound_s else ():
+        market = Market.of(Ground.of(under(problem, closed.options), choices))
         if not covers(market.ground, [dual.frame for dual in closed.duals]):
             raise DataError("the frames of the certificate leave out a part of the space", hint="plan again")
         for dual in closed.duals:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 
 from shardwright.cost.model_flops import LONGEST_STEP_S, seconds_at_peak
@@ -32,6 +33,18 @@ Progress = Callable[[str, int, int], None]
 
 
 SPACES = {"standard": standard_space, "exhaustive": exhaustive_space}
+JOINT = ("joint", "joint-named")
+"""Joint spaces: with any order, and with named ones."""
+EXACT = "exact"
+
+
+class Method(StrEnum):
+    """Searches, by what they search."""
+
+    GRID = "grid"
+    JOINT = "joint"
+    EXACT = "exact"
+    MIXED = "mixed"
 
 
 def with_defaults(request: Request) -> Request:
@@ -142,9 +155,24 @@ def _load_cluster(text: str) -> Cluster:
     return parse_cluster(text)
 
 
-def is_mixed(request: Request) -> bool:
-    """Whether the cluster that is asked for has nodes of several kinds."""
-    return not _cluster(request).is_uniform
+def method_of(request: Request) -> Method:
+    """Which search answers a request.
+
+    Raises:
+        UsageError: there is no such space, or it is of uniform clusters and this one is not. ClusterError: the cluster cannot be read.
+    """
+    space = request.space
+    if space not in (*SPACES, *JOINT, EXACT):
+        raise UsageError(f"unknown space {space[:40]!r}", hint=nearest(space[:40], (*SPACES, *JOINT, EXACT)))
+    if space == EXACT:
+        return Method.EXACT
+    if _cluster(request).is_uniform:
+        return Method.JOINT if space in JOINT else Method.GRID
+    if space != "standard":
+        raise UsageError(
+            f"the {space} space is of uniform clusters", hint="drop --space on a mixed cluster; --space exact has plans of a few devices"
+        )
+    return Method.MIXED
 
 
 def capacity_of(request: Request, problem: Problem) -> int:
@@ -163,7 +191,9 @@ def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
     if request.space not in SPACES:
         raise UsageError(f"unknown space {request.space!r}", hint=nearest(request.space, SPACES))
     if not problem.cluster.is_uniform:
-        raise UsageError(f"the {request.space} space is of uniform clusters", hint="plan a mixed cluster without --space and pins")
+        raise UsageError(
+            "spaces of grids are of uniform clusters", hint="`plan` without --space searches a mixed one, `plan_mixed` in Python"
+        )
     space = SPACES[request.space](problem, facts)
     given = restricted(on_all_devices(space) if request.use_all else space, pins=dict(request.pins), excludes=dict(request.excludes))
     said = options_said(request.runtime)

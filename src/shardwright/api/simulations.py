@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from shardwright.api.drawings import with_kinds
 from shardwright.api.fitting import changes_that_fit
 from shardwright.api.problems import facts_of, problem_of, with_defaults
 from shardwright.api.rules import check_grid, check_plan
@@ -132,8 +133,7 @@ def verified_strategy(claim: Simulation) -> tuple[Simulation, Verified]:
             hint="recompute, shard or offload more, or another order",
         )
     drift = abs(found.step_time_s - claimed.step_time_s) / claimed.step_time_s if claimed.step_time_s > 0 else 1.0
-    devices = claim.plan.devices if claim.plan else claim.grid.devices if claim.grid else 0
-    return again, Verified(devices=devices, actions=actions, drift=drift, full=found.reserved_bytes / found.capacity_bytes)
+    return again, Verified(devices=found.devices, actions=actions, drift=drift, full=found.reserved_bytes / found.capacity_bytes)
 
 
 def _check_actions(problem: Problem, plan: Plan) -> int:
@@ -151,4 +151,5 @@ def small_picture(simulation: Simulation) -> Picture | None:
     plan = simulation.plan
     if plan is None or simulation.grid is not None or plan.devices > SMALL or sum(len(lane.stages) for lane in plan.lanes) > SMALL:
         return None
-    return picture_of(plan, model=problem_of(simulation.request).model, name=simulation.name or "plan")
+    problem = problem_of(simulation.request)
+    return with_kinds(picture_of(plan, model=problem.model, name=simulation.name or "plan"), problem)

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.api.general import stored_general
-from shardwright.api.joint import SPACES as JOINT
-from shardwright.api.problems import SPACES, capacity_of, facts_of, problem_of, space_of
+from shardwright.api.problems import JOINT, SPACES, capacity_of, facts_of, problem_of, space_of
 from shardwright.api.simulations import simulated
 from shardwright.errors import StrategyError
 from shardwright.files.plan_source import is_grid_text, read_strategy
@@ -85,8 +84,10 @@ def _placed(stored: StoredSimulation, problem: Problem, grid: Grid | None, other
     least = stored.certificate.lower_bound_s
     if other is None:
         return Placed(fate=Fate.ILLEGAL, reason="no space has it")
-    if grid is None or stored.space not in GRIDS:
-        return Placed(fate=Fate.UNSEARCHED, reason=f"the {stored.space} space has other strategies", bound_s=least)
+    mixed = stored.certificate.mixed is not None
+    if grid is None or mixed or stored.space not in GRIDS:
+        name = "mixed" if mixed else stored.space
+        return Placed(fate=Fate.UNSEARCHED, reason=f"the {name} space has other strategies", bound_s=least)
     facts = facts_of(problem)
     same = canonical(grid, facts=facts)
     ranked = [stored.grid, *(other.grid for other in stored.alternatives)]

@@ -20,8 +20,6 @@ from shardwright.search.summary import answer_line
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
 
-GENERAL = ("joint", "joint-named", "exact")
-"""Spaces of general plans; their search is loaded where one is asked for."""
 SPACE_HELP = (
     "What is searched. standard: grids of the usual values; exhaustive: grids of every legal value; joint: layers of each stage, its "
     "splits, recomputation and pipeline schedule together; joint-named: the same with only 1F1B and interleaved 1F1B; exact: every plan of "
@@ -69,10 +67,11 @@ def plan(
     screen.check_writable(output)
     require_engine(engine)
     request = flags.read_request(locals())
-    if space in GENERAL or problems.is_mixed(request):
+    method = problems.method_of(request)
+    if method is not problems.Method.GRID:
         general = import_module("shardwright.cli.plan_general")
         with engine_of(engine, workers=workers) as working:
-            general.plan(request, time_limit=time_limit, engine=working, output=output, as_json=as_json, quiet=quiet)
+            general.plan(request, method, time_limit=time_limit, engine=working, output=output, as_json=as_json, quiet=quiet)
         return
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
         answer = grids.plan(request, time_limit_s=time_limit, progress=report)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 import typer
 
-from shardwright.api import problems
 from shardwright.api.exact import plan_exact
 from shardwright.api.general import stored_general
-from shardwright.api.joint import SPACES, plan_joint
+from shardwright.api.joint import plan_joint
 from shardwright.api.mixed import plan_mixed
-from shardwright.api.problems import problem_of
+from shardwright.api.problems import Method, problem_of
 from shardwright.cli import interrupt, screen
-from shardwright.errors import UsageError
 from shardwright.files.stored import document_of
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_general
@@ -26,22 +25,19 @@ from shardwright.search.request import Request
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import answer_line
 
+SEARCHES: Final[Mapping[Method, Callable[..., JointAnswer | ExactAnswer | MixedAnswer]]] = {
+    Method.JOINT: plan_joint,
+    Method.EXACT: plan_exact,
+    Method.MIXED: plan_mixed,
+}
 
-def plan(request: Request, *, time_limit: float, engine: Engine, output: Path | None, as_json: bool, quiet: bool) -> None:
+
+def plan(request: Request, method: Method, *, time_limit: float, engine: Engine, output: Path | None, as_json: bool, quiet: bool) -> None:
     """Search the space of general plans that the request names."""
-    mixed = request.space not in SPACES and request.space != "exact" and problems.is_mixed(request)
-    if mixed and time_limit < inf:
-        raise UsageError("--time-limit is not for mixed clusters yet", hint="drop it")
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
-        answer: JointAnswer | ExactAnswer | MixedAnswer
-        if mixed:
-            answer = plan_mixed(request, engine=engine, progress=report)
-        elif request.space == "exact":
-            answer = plan_exact(request, time_limit_s=time_limit, progress=report)
-        else:
-            answer = plan_joint(request, time_limit_s=time_limit, engine=engine, progress=report)
-    if not isinstance(answer, MixedAnswer):
-        interrupt.note(waited=answer.waited)
+        given = {} if method is Method.EXACT else {"engine": engine}
+        answer = SEARCHES[method](request, time_limit_s=time_limit, progress=report, **given)
+    interrupt.note(waited=answer.waited)
     stored = stored_general(answer)
     document = document_of(stored)
     if output is not None:

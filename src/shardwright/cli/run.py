@@ -76,12 +76,13 @@ def run(
         "backend": backend,
         "formats": formats,
     }
-    if stored.plan.devices > 1 and not is_rank(os.environ):
+    ranks = execution.num_ranks(stored)
+    if ranks > 1 and not is_rank(os.environ):
         files = [word for one in data for word in ("--data", one)]
         valued = {**options, "trace": trace, "timeout": timeout}
         given = [word for name, value in valued.items() if value not in (None, "") for word in (f"--{name}", str(value))]
         switches = [flag for flag, is_on in (("--shuffle", shuffle), ("--json", as_json), ("--quiet", quiet), ("--debug", debug)) if is_on]
-        raise typer.Exit(launch(["run", str(path), *files, *given, *switches], ranks=stored.plan.devices))
+        raise typer.Exit(launch(["run", str(path), *files, *given, *switches], ranks=ranks))
     asked = RunOptions(data=read_data(data), shuffle=shuffle, trace=trace is not None, timeout_s=timeout, **options)
     first = os.environ.get("RANK", "0") == "0"
     tokens = stored.problem.job.tokens_per_step

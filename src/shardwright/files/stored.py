@@ -164,8 +164,11 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
 def question_digest(body: dict[str, Any]) -> str:
     """The digest of a file's question, and of what repeats its search."""
     certificate = body.get("certificate") or {}
-    joint = certificate.get("joint") or {}
+    joint, mixed = (certificate.get(part) or {} for part in ("joint", "mixed"))
     search = [certificate.get("stopped_at"), joint.get("grid_stopped_at"), joint.get("tolerance")]
+    if mixed:
+        alone = [one.get("stopped_at") for one in mixed.get("alone", ())]
+        search += [mixed.get("composed_stopped_at"), mixed.get("tolerance"), alone]
     return digest_of({"search": search, **{field: body.get(field) for field in QUESTION}})
 
 

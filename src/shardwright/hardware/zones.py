@@ -18,6 +18,12 @@ MAX_DOLLARS: Final = 1000.0
 """Dollars that no device costs in an hour: more is another unit (a node's price, a month's)."""
 
 
+MAX_EGRESS: Final = 10.0
+"""Dollars that no cloud asks for 10^9 bytes: more is another unit (a terabyte's price, a month's)."""
+MAX_LATENCY_S: Final = 10.0
+"""Seconds that no link takes: more is another unit (microseconds given as milliseconds)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneLink:
     """What one node of a zone sends to nodes of another.
@@ -36,11 +42,14 @@ def checked_links(zones: Iterable[str], links: Iterable[ZoneLink]) -> tuple[Zone
     """The links, in the order of the zones, one for each ordered pair.
 
     Raises:
-        ClusterError: a pair without a link or with two, a zone that no node is in, links of a cluster without zones, too many zones.
+        ClusterError: a pair without a link or with two, a zone that no node is in, links of a cluster without zones, too many zones, or
+            a number that is none in its unit.
     """
     known = tuple(dict.fromkeys(zones))
     if len(known) > MAX_ZONES:
         raise ClusterError(f"{len(known)} zones", hint=f"at most {MAX_ZONES}")
+    if len(known) > 1 and "" in known:
+        raise ClusterError("some nodes are in no zone and others are", hint="name a zone for all of them")
     found: dict[tuple[str, str], ZoneLink] = {}
     for one in links:
         for name in (one.source, one.target):
@@ -49,17 +58,28 @@ def checked_links(zones: Iterable[str], links: Iterable[ZoneLink]) -> tuple[Zone
                 raise ClusterError(f"a link of zone {name[:60]!r}, which no nodes are in", hint=hint)
         if one.source == one.target:
             raise ClusterError(f"a link of zone {one.source[:60]!r} to itself", hint="nodes of a zone are joined by their cards")
+        _require_units(one)
         if (one.source, one.target) in found:
             raise ClusterError(f"two links from {one.source[:60]!r} to {one.target[:60]!r}", hint="one for each direction")
         found[one.source, one.target] = one
-    if len(known) > 1 and "" in known:
-        raise ClusterError("some nodes are in no zone and others are", hint="name a zone for all of them")
     for pair in permutations(known, 2):
         if pair not in found:
             raise ClusterError(
                 f"zones {pair[0][:60]!r} and {pair[1][:60]!r} have no link", hint=f"{pair[0]}~{pair[1]}=10gbps/30ms, or links: in a file"
             )
     return tuple(found[pair] for pair in permutations(known, 2))
+
+
+def _require_units(link: ZoneLink) -> None:
+    """Raise for numbers that no link has in their unit."""
+    name = f"the link from {link.source[:60]!r} to {link.target[:60]!r}"
+    if not 0.0 <= link.link.latency_s <= MAX_LATENCY_S:
+        raise ClusterError(f"{name}: a latency of {link.link.latency_s:g} s", hint=f"in ms, up to {MAX_LATENCY_S * 1e3:g}: 60ms")
+    if not 0.0 <= link.egress <= MAX_EGRESS:
+        raise ClusterError(
+            f"{name}: {link.egress:g} dollars for a gigabyte that leaves",
+            hint=f"dollars of 10^9 bytes (not of 10^12), up to {MAX_EGRESS:g}",
+        )
 
 
 def checked_price(dollars: float, *, what: str) -> float:

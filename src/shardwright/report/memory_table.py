@@ -56,7 +56,7 @@ def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]
     """Runs of neighbouring ranks with the same memory, layers and number of devices."""
 
     def look(stage: StageMemory) -> tuple[object, ...]:
-        return (stage.layers, stage.devices, stage.items, stage.allocated, stage.reserved, stage.capacity)
+        return (stage.layers, stage.devices, stage.items, stage.allocated, stage.reserved, stage.capacity, stage.kind)
 
     return [tuple(run) for _, run in groupby(sorted(stages, key=lambda s: s.rank), key=look)]
 
@@ -75,7 +75,7 @@ def _row(run: tuple[StageMemory, ...], *, names: tuple[str, ...], capacity: int,
     numbers = [classes[s.rank] for s in run] if classes else [str(s.rank) for s in run]
     ranks = numbers[0] if len(run) == 1 else f"{numbers[0]} .. {numbers[-1]}" if classes else f"{numbers[0]}-{numbers[-1]}"
     return (
-        ranks,
+        f"{ranks} {stage.kind}".strip(),
         stage.layers,
         *(_gib(items.get(name, 0)) for name in names),
         _gib(stage.allocated),

@@ -25,7 +25,10 @@ def picture_document(picture: Picture) -> dict[str, Any]:
             for (name, takes), letters in zip(picture.lanes, picture.letters, strict=True)
         ],
         "columns": [{"blocks": column.blocks, "parts": list(column.parts)} for column in picture.columns],
-        "rows": [{"count": row.count, "devices": row.devices, "first": int(row.members[0])} for row in picture.rows],
+        "rows": [
+            {"count": row.count, "devices": row.devices, "first": int(row.members[0])} | ({"kind": row.kind} if row.kind else {})
+            for row in picture.rows
+        ],
         "cells": [
             {"row": cell.row, "column": cell.column, "lane": cell.lane, "chunk": cell.chunk, "degrees": cell.degrees}
             for cell in picture.cells
@@ -58,6 +61,7 @@ def _step(step: StepPicture) -> dict[str, Any]:
                 "runs": row.runs,
                 "idle_s": row.idle_s,
                 "capacity_bytes": room_of(step, row),
+                **({"kind": row.memory.kind} if row.memory.kind else {}),
                 "reserved_bytes": row.memory.reserved,
                 "memory_bytes": dict(row.memory.items),
                 "spans": [_span(span) for span in (*row.compute, *row.beside)],

@@ -37,15 +37,24 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Devices that take part in the same stages with the same shares; `members` are their numbers, `devices` these as text."""
+    """Devices that take part in the same stages with the same shares.
+
+    `members` are their numbers, `devices` these as text, `kind` what they are, where that is known and there are several.
+    """
 
     devices: str
     members: IntArray = field(compare=False, repr=False)
+    kind: str = ""
 
     @property
     def count(self) -> int:
         """Devices of the class."""
         return int(self.members.size)
+
+    def label(self, *, length: int) -> str:
+        """Its devices, cut off behind `length` letters, how many they are, and their kind."""
+        devices = self.devices[: length - 1] + "…" if len(self.devices) > length else self.devices
+        return f"{devices}{f' ({self.count:,})' if self.count > 1 else ''}{f' {self.kind}' if self.kind else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

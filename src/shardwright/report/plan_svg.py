@@ -121,7 +121,7 @@ def _label(picture: Picture, band: Band) -> str:
     if band.hidden:
         return f".. {len(band.members)} more classes"
     row = picture.rows[band.members[0]]
-    return f"{row.devices} ({row.count:,})" if row.count > 1 else row.devices
+    return row.label(length=len(row.devices))
 
 
 def _width(

@@ -122,9 +122,7 @@ def _header(picture: Picture, band: Band, *, level: int) -> tuple[str, ...]:
 def _row_label(picture: Picture, band: Band) -> str:
     if band.hidden:
         return f".. {len(band.members)} more classes"
-    row = picture.rows[band.members[0]]
-    count = f" ({row.count:,})" if row.count > 1 else ""
-    return row.devices[: MAX_LABEL - 1] + "…" + count if len(row.devices) > MAX_LABEL else row.devices + count
+    return picture.rows[band.members[0]].label(length=MAX_LABEL)
 
 
 def _fit(picture: Picture, *, width: int) -> _Layout:

@@ -147,8 +147,9 @@ def room_of(step: StepPicture, row: TimelineRow) -> int:
 
 
 def row_name(row: TimelineRow) -> str:
-    """A row's device, and how many do the same."""
-    return f"{row.device} (x{row.alike:,})" if row.alike > 1 else f"{row.device}"
+    """A row's device, how many do the same, and their kind where there are several."""
+    count = f" (x{row.alike:,})" if row.alike > 1 else ""
+    return f"{row.device}{count}{f' {row.memory.kind}' if row.memory.kind else ''}"
 
 
 def nodes_name(nodes: Nodes) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from shardwright.report.kinds_table import kinds_table
 from shardwright.report.layout import Indented, Words
 from shardwright.report.memory_table import memory_table
 from shardwright.report.plan_picture import Picture
@@ -117,8 +118,10 @@ def _prediction_parts(prediction: Prediction, *, all_stages: bool, classes: tupl
     worst = f"{format_bytes(prediction.allocated_bytes)} allocated, {format_bytes(prediction.reserved_bytes)} reserved"
     title = f"Memory of the fullest device: {worst} of {capacity} ({share})"
     by = "class of devices" if classes else "stage"
+    kinds = [section("Where the time of each kind of device goes", kinds_table(prediction))] if prediction.kinds else []
     return [
         section("Where the time of the critical device goes", _breakdown_table(prediction)),
+        *kinds,
         section(f"{title}; by {by}, in GiB", memory_table(prediction, all_stages=all_stages, classes=classes)),
     ]
 

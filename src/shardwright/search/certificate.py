@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwright.search.frames import MixedPart
+from shardwright.search.frames import MixedPart, Stops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,14 @@ class Certificate:
     stopped_at: int = 0
     joint: JointPart | None = None
     mixed: MixedPart | None = None
+
+
+def stops_of(certificate: Certificate) -> Stops:
+    """Where the search of a mixed space was stopped, so that it can be made again."""
+    part = certificate.mixed
+    assert part is not None
+    alone = tuple(one.stopped_at for one in part.alone)
+    return Stops(alone=alone, composed=part.composed_stopped_at, proven=certificate.stopped_at)
 
 
 def claim(*, optimal: bool, lower_bound_s: float) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shardwright.runtime.runtime import Options
+from shardwright.strategy.plan.plan import Plan
+
+GIVEN_UP = -1
+"""A pool whose grids were given up before one that fits was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +54,8 @@ class PoolAlone:
 
     Args:
         name: of the accelerator. devices: of the pool. strategy: the grid in words, empty = none fits. step_time_s: of it, in the whole
-            cluster; None = none fits. lower_bound_s: no grid is faster. stopped_at: as of `search.certificate.Certificate`.
+            cluster; None = none fits. lower_bound_s: no grid is faster. stopped_at: as of `search.certificate.Certificate`, or `GIVEN_UP`.
+        worth_s: seconds a step that one device more of this pool takes off the bound of several pipelines; None where none was shown.
     """
 
     name: str
@@ -58,6 +64,7 @@ class PoolAlone:
     step_time_s: float | None
     lower_bound_s: float | None
     stopped_at: int
+    worth_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +76,34 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """The fastest plan found of another composition than the best's: its pipelines in words, seconds, and the plan itself."""
+
+    pipelines: str
+    step_time_s: float
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stops:
+    """At which of its looks at the clock each part of a mixed search was stopped (0 = it was not): the grids of each pool, the look for
+    plans, the proof.
+    """
+
+    alone: tuple[int, ...]
+    composed: int
+    proven: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MixedPart:
     """What the certificate of a mixed space has more.
 
     Args:
         shapes: pipelines that replicas may be, under each set of options. alone: each pool's own. closed: frames and prices.
-        tests: linear programs solved. lower_bound_s: no plan of several pipelines is faster. tolerance: gap that was good enough.
+        tests: linear programs solved. lower_bound_s: no plan of several pipelines is faster, 0 = not shown. tolerance: gap that was good
+        enough. pipelines: of the best plan, in words; empty = it is a grid of one pool. runners: next best of other compositions, as far
+        as they were found: none is proven to be next. composed_stopped_at: as of the certificate, of the look for plans.
     """
 
     shapes: int
@@ -83,9 +112,29 @@ class MixedPart:
     tests: int
     lower_bound_s: float
     tolerance: float
+    pipelines: str = ""
+    runners: tuple[Runner, ...] = ()
+    composed_stopped_at: int = 0
 
     @property
     def fastest_alone(self) -> PoolAlone | None:
         """The pool whose own best grid is the fastest; None where nothing fits on any."""
         some = [one for one in self.alone if one.step_time_s is not None]
         return min(some, key=lambda one: one.step_time_s or 0.0, default=None)
+
+
+def worth_of(closed: Iterable[Closed], node_sizes: Sequence[int]) -> tuple[float | None, ...]:
+    """Seconds of a step that one device more of each pool takes off the bound, to first order; None where no frame does anything by it.
+
+    Of the frame that is nearest to open: a device of a pool with nodes of n adds its price pi and the share sigma / n of a node's to the
+    samples S that are done by T, and samples come at S / T a second, so the bound falls by (pi + sigma / n) T / S. What changes with it
+    elsewhere (other frames, more replicas) is left out.
+
+    Args:
+        node_sizes: devices of a node of each pool.
+    """
+    tightest = max((dual for one in closed for dual in one.duals if dual.samples > 0), key=lambda dual: dual.samples, default=None)
+    if tightest is None:
+        return (None,) * len(node_sizes)
+    each = tightest.limit_s / tightest.samples
+    return tuple((price + tightest.nodes / node) * each for price, node in zip(tightest.devices, node_sizes, strict=True))

@@ -100,7 +100,7 @@ def prediction_lines(p: Prediction, *, kept: str = "", classes: tuple[str, ...] 
     """
     low, high = p.interval_s
     said = {source.quantity: source for source in p.sources}
-    parts = [said[name] for name in ("nodes", "switches") if name in said]
+    parts = [said[name] for name in ("nodes", "switches", "links between zones") if name in said]
     cluster = [(f"{s.value} (assumed)" if s.origin.evidence is Evidence.ASSUMED else s.value) for s in parts] or [p.cluster]
     idle = f"{p.devices:,} of {p.devices + p.idle_devices:,}; {p.idle_devices:,} stay idle"
     assumed = dict.fromkeys(s.quantity for s in p.sources if s.origin.evidence is Evidence.ASSUMED)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup
 from shardwright.hardware.device import Origin
+from shardwright.hardware.zones import ZoneLink
 from shardwright.simulator.prediction import Source
-from shardwright.units import BITS_PER_BYTE, GIGA
+from shardwright.units import BITS_PER_BYTE, GIGA, format_seconds
 
 
 def cluster_sources(cluster: Cluster) -> tuple[Source, ...]:
@@ -17,7 +18,17 @@ def cluster_sources(cluster: Cluster) -> tuple[Source, ...]:
     )
     if sum(group.count for group in cluster.groups) == 1:
         return (nodes,)
-    return (nodes, Source(quantity="switches", value=fabric_text(cluster), origin=cluster.fabric_origin))
+    switches = Source(quantity="switches", value=fabric_text(cluster), origin=cluster.fabric_origin)
+    if not cluster.links:
+        return (nodes, switches)
+    said = "; ".join(dict.fromkeys(_link(one) for one in cluster.links))
+    return (nodes, switches, Source(quantity="links between zones", value=said, origin=cluster.links[0].link.origin))
+
+
+def _link(one: ZoneLink) -> str:
+    """``east to west 25 Gb/s a node, 60 ms``."""
+    delay = format_seconds(one.link.latency_s) if one.link.latency_s else "no latency was given, so none is counted"
+    return f"{one.source} to {one.target} {one.link.achieved * BITS_PER_BYTE / GIGA:.4g} Gb/s a node, {delay}"
 
 
 def _nodes(group: NodeGroup) -> str:
@@ -32,6 +43,8 @@ def _nodes(group: NodeGroup) -> str:
 def fabric_text(cluster: Cluster) -> str:
     """The switch tiers from the nodes upward."""
     if not cluster.fabric:
+        if len(cluster.zones) > 1:
+            return "a single non-blocking switch in each zone"
         return f"a single non-blocking switch for all {cluster.num_devices:,} devices"
     return ", ".join(_tier(tier) for tier in cluster.fabric)
 

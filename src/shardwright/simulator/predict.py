@@ -18,6 +18,7 @@ from shardwright.program.stages.parts import working_devices
 from shardwright.simulator.breakdown import breakdown, critical_class
 from shardwright.simulator.cluster_sources import cluster_sources
 from shardwright.simulator.interval import doubts, interval
+from shardwright.simulator.kinds import kind_names, kind_times
 from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
 from shardwright.simulator.simulate import SimulatedPlan, peak_among, plan_of_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid
@@ -68,8 +69,9 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
         capacity_bytes=capacity[worst],
         full_bytes=_full_bytes(problem, plan) if with_sources else 0,
         fits=done.memory[worst].reserved <= capacity[worst],
-        stages=_stages(problem, done.memory, capacity),
+        stages=_stages(problem, done.memory, kinds),
         breakdown_s=parts,
+        kinds=() if problem.cluster.is_uniform else kind_times(problem.cluster, done),
         sources=_sources(problem, plan, done) if with_sources else (),
     )
 
@@ -92,11 +94,12 @@ def counted(model: Model) -> Counted:
     )
 
 
-def _stages(problem: Problem, memory: tuple[StageMemory, ...], capacity: list[int]) -> tuple[StageMemory, ...]:
-    """Each class with what its own devices have, where devices differ."""
+def _stages(problem: Problem, memory: tuple[StageMemory, ...], kinds: list[int]) -> tuple[StageMemory, ...]:
+    """Each class with what its own devices are and have, where devices differ."""
     if problem.cluster.is_uniform:
         return tuple(replace(one, capacity=0) for one in memory)
-    return tuple(replace(one, capacity=room) for one, room in zip(memory, capacity, strict=True))
+    names = kind_names(problem.cluster)
+    return tuple(replace(one, capacity=kind_memory(problem, k), kind=names[k]) for one, k in zip(memory, kinds, strict=True))
 
 
 def kind_memory(problem: Problem, kind: int) -> int:
@@ -116,8 +119,16 @@ def predict(problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *
 def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Source, ...]:
     """Those of every kind of node that the plan uses, each said once; then what answered for its kernels."""
     used = [group for group, count in enumerate(counts_by_group(problem.cluster, working_devices(Same(result.program.stages)))) if count]
-    known = dict.fromkeys(s for kind in used for s in problem_sources(group_problem(problem, kind)))
+    known = dict.fromkeys(_of_kind(problem, kind, s) for kind in used for s in problem_sources(group_problem(problem, kind)))
     return (*cluster_sources(problem.cluster), *known, *_answers(problem, result))
+
+
+def _of_kind(problem: Problem, kind: int, source: Source) -> Source:
+    """A source with the accelerator that it is of, where devices are of several."""
+    accelerators = {group.kind.accelerator.name for group in problem.cluster.groups}
+    if len(accelerators) == 1:
+        return source
+    return replace(source, quantity=f"{problem.cluster.groups[kind].kind.accelerator.name} {source.quantity}")
 
 
 def _answers(problem: Problem, result: SimulatedPlan) -> tuple[Source, ...]:

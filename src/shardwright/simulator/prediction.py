@@ -16,6 +16,7 @@ class StageMemory:
 
     Args:
         rank: pipeline rank. devices: how many devices look the same. layers: text such as ``embed + 7 layers``.
+        kind: of these devices where they differ, as in `KindTimes`; empty = they do not.
         items: (name, bytes): parameters, gradients, optimizer, workspace, activations, logits and temporary, which are allocated at the
             peak; fragmentation, what the allocator holds beyond them; communication and context, outside of it.
         allocated: peak of what is allocated at once. reserved: all that the device holds for the program, the sum of the items.
@@ -29,11 +30,27 @@ class StageMemory:
     allocated: int
     reserved: int
     capacity: int = 0
+    kind: str = ""
 
     @property
     def allocator_bytes(self) -> int:
         """What the caching allocator holds (torch's reserved): all but what lies outside of it."""
         return self.reserved - sum(size for name, size in self.items if name in OUTSIDE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindTimes:
+    """The step of the mean device of a kind, on a cluster of several.
+
+    Args:
+        name: of the accelerator, and its zone where there are several. devices: of the kind that work. busy_s: seconds in which its compute
+            stream runs something. waits_s: (what for, seconds) of the rest: a kind that computes meanwhile, or the links; jitter left out.
+    """
+
+    name: str
+    devices: int
+    busy_s: float
+    waits_s: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +98,7 @@ class Prediction:
         allocated_bytes, reserved_bytes: worst device. capacity_bytes: what a device has for the program. fits: it has room for all.
         full_bytes: reserved by the fullest device where all parameters are trained; 0 = they are.
         stages: one a pipeline rank. breakdown_s: (name, seconds) of the critical device, tiling the step.
-        sources: numbers behind it. doubts: what its interval is made of.
+        sources: numbers behind it. doubts: what its interval is made of. kinds: of the devices that work, where the cluster has several.
     """
 
     model: Counted
@@ -103,3 +120,4 @@ class Prediction:
     breakdown_s: tuple[tuple[str, float], ...]
     sources: tuple[Source, ...] = ()
     doubts: tuple[Doubt, ...] = ()
+    kinds: tuple[KindTimes, ...] = ()

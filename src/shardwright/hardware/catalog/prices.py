@@ -98,13 +98,16 @@ def cluster_prices(cluster: Cluster, given: Mapping[str, float]) -> tuple[ListPr
     """A price for every kind of node of a cluster; () where one has none.
 
     Args:
-        given: dollars a device-hour by `price_name`, or under the empty name of all: they stand before list prices.
+        given: dollars a device-hour by `price_name`, or under the empty name of all: they stand before what the cluster itself says, and
+            that before list prices.
     """
     found: list[ListPrice] = []
     for group in cluster.groups:
         names = (group.kind.name, group.kind.accelerator.name, "")
-        own = next((given[name] for name in names if name in given), None)
-        price = ListPrice(of=group.kind.name, usd_per_hour=own, source="as given") if own is not None else list_price(group.kind)
+        own, source = next((given[name] for name in names if name in given), None), "as given"
+        if own is None and group.price:
+            own, source = group.price, f"as the cluster says{f', in {group.zone}' if group.zone else ''}"
+        price = ListPrice(of=group.kind.name, usd_per_hour=own, source=source) if own is not None else list_price(group.kind)
         if price is None:
             return ()
         found.append(price)

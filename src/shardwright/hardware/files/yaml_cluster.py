@@ -118,9 +118,33 @@ def _first_error(error: ValidationError) -> ClusterError:
     if first["type"] == "extra_forbidden":
         return ClusterError(f"{path}: unknown key", hint=nearest(place[-1], _keys_at(tuple(first["loc"]))))
     if first["type"] == "missing":
-        return ClusterError(f"{path}: required key is missing")
-    hint = "a bare number such as 10 or 1.0e-3" if first["type"] in ("float_type", "int_type") else ""
-    return ClusterError(f"{path}: {first['msg'][:200]}", hint=hint)
+        return ClusterError(f"{path}: required key is missing", hint=_FORM)
+    return ClusterError(f"{path}: {first['msg'][:200]}", hint=_HINTS.get(first["type"]) or _unit_hint(place[-1] if place else ""))
+
+
+_FORM = "docs/clusters.md has the form of a cluster file"
+_NUMBER = "a bare number such as 10 or 1.0e-3"
+_HINTS: Mapping[str, str] = {
+    "float_type": _NUMBER,
+    "int_type": _NUMBER,
+    "finite_number": _NUMBER,
+    "string_pattern_mismatch": "letters, digits, dots and hyphens: us-east-1",
+    "string_type": "text; in quotes where it looks like a number",
+}
+_IN_WORDS: Mapping[str, str] = {
+    "_gbps": "in 10^9 bits a second, one way",
+    "_gigabytes_per_s": "in 10^9 bytes a second, one way",
+    "_per_gigabyte": "in dollars of 10^9 bytes",
+    "_gib": "in 2^30 bytes",
+    "_us": "in microseconds",
+    "_ms": "in milliseconds",
+    "efficiency": "a share of the peak: more than 0, at most 1",
+}
+
+
+def _unit_hint(key: str) -> str:
+    """What the number of a key counts, by the key's ending."""
+    return next((words for ending, words in _IN_WORDS.items() if key.endswith(ending)), _FORM)
 
 
 _PARTS: Mapping[str, type[Record]] = {

@@ -125,7 +125,7 @@ class ZoneLinkRecord(Record):
     latency_ms: NotNegative = 0.0
     bandwidth_gbps: Positive
     efficiency: Fraction = 1.0
-    egress_dollars_per_gigabyte: Annotated[float, Field(ge=0, le=100)] = 0.0
+    egress_dollars_per_gigabyte: NotNegative = 0.0
 
 
 class TierRecord(Record):

@@ -55,11 +55,11 @@ def read_file(path: Path) -> str:
             raise ClusterError(f"cluster file {shown!r} is too large", hint=f"at most {MAX_BYTES} bytes")
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        raise ClusterError(f"cluster file {shown!r} is not UTF-8 text") from None
+        raise ClusterError(f"cluster file {shown!r} is not UTF-8 text", hint="save it as UTF-8") from None
     except (OSError, ValueError) as error:
         if isinstance(error, ClusterError):
             raise
-        raise ClusterError(f"cannot read cluster file {shown!r}") from None
+        raise ClusterError(f"cannot read cluster file {shown!r}", hint="is it a file that you may read?") from None
 
 
 def _bounded(text: str) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from shardwright.search.frames import Dual, Frame
+from shardwright.search.limit import Limit
 from shardwright.search.mixed.market import Market, Values, prices_of
 from shardwright.search.mixed.terms import Ground, first_frames, split
 
 TESTS = 32
 """Frames that are tested at most before the limit is lowered."""
+WIDE = 0.2
+"""Gap that is shown first."""
 FINE = 0.0005
 """Share of a limit to which the earliest end of an open frame is found."""
 
@@ -24,13 +26,14 @@ class Closing:
 
     Args:
         closed: prices of the leaves that no plan of which ends by their limit. open: leaves in which one may, and what is known of their
-            shapes there. tests: how often a frame was priced.
+            shapes there. tests: how often a frame was priced. clock: past it nothing more is closed.
     """
 
     market: Market
     closed: dict[Frame, Dual] = field(default_factory=dict)
     open: dict[Frame, Values] = field(default_factory=dict)
     tests: int = 0
+    clock: Limit = field(default_factory=Limit)
 
     def close(self, limit_s: float, *, most: int) -> bool:
         """Close frames at a limit, and split those that stay open, in at most so many tests; whether all are closed."""
@@ -41,6 +44,8 @@ class Closing:
         end = self.tests + most
         while waiting:
             frame, start = waiting.popleft()
+            if self.clock.passed():
+                return False
             if self.tests >= end and start is not None:
                 self.open[frame] = start
                 continue
@@ -57,6 +62,8 @@ class Closing:
     def lowered(self, limit_s: float) -> float:
         """Close what is open at a lower limit: the largest one, to FINE, that closes all. Returns it."""
         for frame, start in sorted(self.open.items(), key=lambda one: one[0].replicas):
+            if self.clock.passed():
+                return 0.0
             dual, _ = self._test(frame, limit_s, start)
             if dual.samples >= self.market.batch:
                 limit_s, dual = self._earliest(frame, limit_s, start)
@@ -70,13 +77,12 @@ class Closing:
 
     def _earliest(self, frame: Frame, limit_s: float, start: Values) -> tuple[float, Dual]:
         """The largest limit that closes a frame, and its prices there."""
-        low, high, step = limit_s, limit_s, 0.01
-        while True:
+        low, high, step = limit_s * 0.99, limit_s, 0.01
+        closed, start = self._test(frame, low, start)
+        while closed.samples >= self.market.batch and not self.clock.passed():
+            high, step = low, min(2 * step, 0.5)
             low *= 1.0 - step
             closed, start = self._test(frame, low, start)
-            if closed.samples < self.market.batch:
-                break
-            high, step = low, min(2 * step, 0.5)
         while high - low > FINE * high:
             middle = (low + high) / 2
             dual, values = self._test(frame, middle, start)
@@ -88,20 +94,24 @@ class Closing:
 
 
 def lower_bound(
-    markets: tuple[Market, ...], best_s: float, *, tolerance: float, progress: Callable[[float], None] | None = None
+    markets: tuple[Market, ...], best_s: float, *, tolerance: float, clock: Limit | None = None
 ) -> tuple[float, tuple[Closing, ...]]:
-    """Seconds that no plan of any market ends before, and the frames that show it.
+    """Seconds that no plan of any market ends before, and the frames that show it; 0 where the clock leaves no time to show any.
 
-    Where not all frames close within `tolerance` of the best, the limit is that by which the earliest of them ends.
+    Where not all frames close within `tolerance` of the best, the limit is that by which the earliest of them ends. A wide gap is shown
+    first, which takes little and stands if the clock's limit passes.
     """
-    limit = best_s * (1.0 - tolerance)
-    closings = tuple(Closing(market=market) for market in markets)
-    for closing in closings:
-        if progress is not None:
-            progress(limit)
-        if not closing.close(limit, most=TESTS):
-            limit = closing.lowered(limit)
-    return limit, closings
+    clock, found = clock or Limit(), (0.0, tuple(Closing(market=market) for market in markets))
+    for share in (max(WIDE, tolerance), tolerance):
+        limit = best_s * (1.0 - share)
+        closings = tuple(Closing(market=market, tests=before.tests, clock=clock) for market, before in zip(markets, found[1], strict=True))
+        for closing in closings:
+            if limit and not closing.close(limit, most=TESTS):
+                limit = closing.lowered(limit)
+        if clock.stopped_at:
+            break
+        found = limit, closings
+    return found
 
 
 def holds(market: Market, dual: Dual) -> bool:

@@ -15,6 +15,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Frame
+from shardwright.search.limit import Limit
 from shardwright.search.mixed.compose import compositions, cut_lanes, dealt
 from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
@@ -63,6 +64,7 @@ class Standing:
 
     Args:
         seen: plans that were looked at. ranked: (seconds, turn, plan, options) of all that were simulated and fit. waiting: candidates.
+        limit: past it the best so far stands.
     """
 
     problem: Problem
@@ -76,6 +78,11 @@ class Standing:
     seen: set[object] = field(default_factory=set)
     ranked: list[tuple[float, int, MixedPlan, Options]] = field(default_factory=list)
     waiting: list[Candidate] = field(default_factory=list)
+    limit: Limit = field(default_factory=Limit)
+
+    def ends(self) -> bool:
+        """Look at the clock: whether no more plans are looked at. Raises as `search.limit.Limit.ends`."""
+        return self.limit.ends(found=self.best is not None)
 
     def attempt(self, plan: Plan, mixed: MixedPlan | None) -> float:
         """Simulate a plan, and keep it if it fits and is faster. Its seconds; inf = it does not fit, or says what lowering leaves out."""
@@ -127,13 +134,15 @@ class Composing:
     waiting: list[tuple[float, int, Frame, int, Values]]
 
     @staticmethod
-    def of(market: Market, options: Options, most: float) -> Composing:
-        """Every frame from its first limit, where that is under `most` seconds."""
-        ground, most = market.ground, min(most, LONGEST_STEP_S)
+    def of(standing: Standing, market: Market, options: Options) -> Composing:
+        """Every frame from its first limit, where that is under the best so far."""
+        ground, most = market.ground, min(standing.best_s * WORTH, LONGEST_STEP_S)
         whole = Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(ground.nodes / 2, ground.nodes))
         least, start = first_limit(market, whole, most=most)
         waiting = []
         for turn, frame in enumerate(_frames(market)):
+            if standing.ends():
+                break
             first, values = first_limit(market, frame, least=least, most=most, start=start)
             if values is not None:
                 waiting.append((first, turn, frame, LEVELS, values))
@@ -143,7 +152,7 @@ class Composing:
     def look(self, standing: Standing, *, most: int) -> None:
         """Let compositions wait for their simulation, at so many limits at most, the smallest first."""
         for _ in range(most):
-            if not self.waiting or self.waiting[0][0] >= standing.best_s * WORTH:
+            if not self.waiting or self.waiting[0][0] >= standing.best_s * WORTH or standing.ends():
                 return
             limit, turn, frame, left, values = heappop(self.waiting)
             values = _compositions(standing, self.market, frame, limit, values, self.options)
@@ -154,13 +163,13 @@ class Composing:
 def simulate_best(standing: Standing, markets: dict[Options, Market], *, most: int) -> None:
     """Simulate the most promising of the waiting plans, at most so many: the best of each kind in turn, as long as it may be the best."""
     tried = 0
-    while standing.waiting and tried < most:
+    while standing.waiting and tried < most and not standing.ends():
         standing.bounded += sum(one.seconds >= standing.best_s for one in standing.waiting)
         standing.looked_at += sum(one.seconds >= standing.best_s for one in standing.waiting)
         standing.waiting = [one for one in standing.waiting if one.seconds < standing.best_s]
         turn = list(islice(_in_turn(standing), most - tried))
         for one in turn:
-            if one.seconds < standing.best_s:
+            if one.seconds < standing.best_s and not standing.ends():
                 ground = markets[one.options].ground
                 standing.attempt(general_plan(ground, one.plan, options=one.options), one.plan)
                 standing.waiting.remove(one)
@@ -190,7 +199,7 @@ def look_at_one_shape(standing: Standing, market: Market, options: Options) -> N
         Frame(replicas=(1, market.ground.most_replicas), tp=market.ground.least_tp, nodes=(0.0, market.ground.nodes)), limit
     )
     for replicas in range(1, market.ground.most_replicas + 1):
-        if batch % replicas:
+        if batch % replicas or standing.ends():
             continue
         each = np.where(batch % (replicas * shapes.mbs) == 0, batch // (replicas * shapes.mbs), 0)
         room = (each > 0) & (replicas * shapes.use <= devices).all(axis=1) & (whole.microbatches >= each)

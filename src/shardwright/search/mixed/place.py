@@ -49,6 +49,20 @@ class MixedPlan:
         return sum(lane.replicas for lane in self.lanes)
 
 
+def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
+    """The plan in a line: ``4 x (2 stages h100-sxm tp2 + 1 stage l40s tp4) mbs1 of 32 microbatches, layers 13 13 6``, a piece a lane."""
+
+    def run(row: int, stages: int) -> str:
+        return f"{stages} stage{'s' if stages > 1 else ''} {table.pools[table.pool[row]].name} tp{int(table.tp[row])}"
+
+    return "; ".join(
+        f"{lane.replicas} x ({' + '.join(run(row, stages) for row, stages in zip(lane.rows, lane.stages, strict=True))}) "
+        f"mbs{int(table.mbs[lane.rows[0]])} of {lane.microbatches} microbatch{'es' if lane.microbatches > 1 else ''}, "
+        f"layers {' '.join(map(str, lane.sizes))}"
+        for lane in plan.lanes
+    )
+
+
 def frame_of(table: StageTable, plan: MixedPlan) -> Frame:
     """The least frame that a plan is in."""
     tp = min(int(table.tp[row]) for lane in plan.lanes for row in lane.rows)

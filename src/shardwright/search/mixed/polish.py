@@ -31,7 +31,7 @@ def _climb(standing: Standing, ground: Ground, seconds: float, plan: MixedPlan, 
         for other in neighbours(ground, plan):
             if (options, other) in standing.seen:
                 continue
-            if tries == TRIES:
+            if tries == TRIES or standing.ends():
                 return
             standing.seen.add((options, other))
             tries += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from shardwright.program.problem import Problem
 from shardwright.search.grid.prepare import facts_of
 from shardwright.search.joint.arrays import is_alike
 from shardwright.search.joint.chain import Chain, chain_of
+from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.pools import Pool, pools_of
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts
@@ -107,12 +109,23 @@ def require_searched(problem: Problem) -> Chain:
     return chain
 
 
-def stage_table(problem: Problem) -> StageTable:
-    """Price one layer and both ends on every pool, in one table a pool."""
+def stage_table(problem: Problem, choices: Choices | None = None) -> StageTable:
+    """Price one layer and both ends on every pool, in one table a pool.
+
+    Raises:
+        UsageError: as `require_searched`; or no stage has what is pinned.
+    """
     chain, pools = require_searched(problem), pools_of(problem.cluster)
     counts = parts_of(chain, len(problem.model.blocks))
-    found = [_pool_rows(problem, pool, counts) for pool in pools]
-    keys = [(pool.group, tp) for pool, rows in zip(pools, found, strict=True) for tp in dict.fromkeys(rows["tp"].tolist())]
+    choices = choices or Choices()
+    sizes = [size for size in choices.sizes(MICROBATCHES) if size <= problem.job.global_batch]
+    open_pools = [(pool, degrees) for pool in pools if (degrees := choices.degrees(degrees_of(problem, pool))) and sizes]
+    if not open_pools:
+        raise UsageError(
+            f"no stage inside a node has what is pinned: {choices.text()}", hint="tp that divides a node and the heads, mbs up to the batch"
+        )
+    found = [_pool_rows(problem, pool, counts, degrees=degrees, sizes=sizes) for pool, degrees in open_pools]
+    keys = [(pool.group, tp) for (pool, _), rows in zip(open_pools, found, strict=True) for tp in dict.fromkeys(rows["tp"].tolist())]
     number = {key: place for place, key in enumerate(keys)}
     columns = {name: np.concatenate([rows[name] for rows in found]) for name in found[0]}
     pairs = np.array([number[k, t] for k, t in zip(columns["pool"].tolist(), columns["tp"].tolist(), strict=True)], dtype=np.int64)
@@ -150,12 +163,11 @@ def stage_rows(tp: IntArray, mbs: IntArray, *, sp: bool, replicas: IntArray | in
     return Rows(columns=columns)
 
 
-def _pool_rows(problem: Problem, pool: Pool, counts: IntArray) -> dict[str, FloatArray]:
+def _pool_rows(problem: Problem, pool: Pool, counts: IntArray, *, degrees: Sequence[int], sizes: Sequence[int]) -> dict[str, FloatArray]:
     """Columns of one pool's rows."""
     own = group_problem(problem, pool.group)
-    degrees = np.array(degrees_of(problem, pool), dtype=np.int64)
-    sizes = np.array([b for b in MICROBATCHES if b <= problem.job.global_batch], dtype=np.int64)
-    tp, mbs = np.repeat(degrees, len(sizes)), np.tile(sizes, len(degrees))
+    tp = np.repeat(np.array(degrees, dtype=np.int64), len(sizes))
+    mbs = np.tile(np.array(sizes, dtype=np.int64), len(degrees))
     table = layer_table(own, stage_rows(tp, mbs, sp=own.runtime.sequence_parallel))
     phases = table.seconds.sum(axis=2)
     layer = counts[LAYER] > 0

@@ -16,6 +16,7 @@ from shardwright.cost.device_network import group_problem
 from shardwright.program.problem import Problem
 from shardwright.search.frames import Frame
 from shardwright.search.joint.chain import chain_of
+from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.recompute import Redone, least_recompute
 from shardwright.search.mixed.sends import send_table
 from shardwright.search.mixed.tables import AFTER, BEFORE, StageTable, parts_of, stage_rows, stage_table, sums_table
@@ -62,9 +63,9 @@ class Ground:
     kept: dict[tuple[int, bool], Redone] = field(default_factory=dict)
 
     @staticmethod
-    def of(problem: Problem) -> Ground:
-        """Price what all frames share."""
-        table = stage_table(problem)
+    def of(problem: Problem, choices: Choices | None = None) -> Ground:
+        """Price what all frames share, of stages that have what is chosen."""
+        table = stage_table(problem, choices)
         degrees = tuple(sorted({tp for _, tp in table.tps}))
         most = min(problem.cluster.num_devices // min(degrees), problem.job.global_batch)
         sums = [_sums(problem, table, pair, degrees, most) for pair in range(len(table.tps))]

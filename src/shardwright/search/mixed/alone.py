@@ -1,0 +1,136 @@
+"""The grids of each pool of a mixed cluster alone: they belong to the space, and are the first plans to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+
+from shardwright.errors import InfeasibleError, OutOfTimeError
+from shardwright.program.problem import Problem
+from shardwright.search.answer import Answer
+from shardwright.search.engine.protocol import Engine
+from shardwright.search.exact.find import universal_seconds
+from shardwright.search.frames import GIVEN_UP, PoolAlone, Stops
+from shardwright.search.grid.find import find
+from shardwright.search.grid.kernels import load_kernels
+from shardwright.search.grid.modules import searched_options
+from shardwright.search.grid.space import restricted, standard_space, with_options
+from shardwright.search.limit import out_of_time
+from shardwright.search.mixed.choices import Choices
+from shardwright.search.mixed.incumbents import Standing
+from shardwright.search.mixed.place import moved
+from shardwright.search.mixed.pools import Pool, alone
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.text.grid_notation import print_grid
+
+LOOKS = 2000
+"""Looks at the clock in the search of one pool's grids, ten seconds and more: what it has shown by then does not depend on the machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """A pool with its best grid, if any fits.
+
+    Args:
+        step_time_s: of it, where its devices lie in the cluster; inf = it does not fit there, or there is none. lower_bound_s: of all its
+            grids, inf = none fits. stopped_at: as of `frames.PoolAlone`.
+    """
+
+    pool: Pool
+    answer: Answer | None
+    step_time_s: float
+    lower_bound_s: float
+    stopped_at: int = 0
+
+    def told(self, worth_s: float | None) -> PoolAlone:
+        """What a certificate keeps of it."""
+        return PoolAlone(
+            name=self.pool.name,
+            devices=self.pool.devices,
+            strategy=print_grid(self.answer.grid) if self.answer else "",
+            step_time_s=self.step_time_s if isfinite(self.step_time_s) else None,
+            lower_bound_s=self.lower_bound_s if isfinite(self.lower_bound_s) else None,
+            stopped_at=self.stopped_at,
+            worth_s=worth_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AloneSearch:
+    """A pool whose grids are to be searched.
+
+    Args:
+        choices: what is pinned. seconds: at most. stop: see `search.limit.limit_of`, or `GIVEN_UP`. memory: bytes for members.
+    """
+
+    pool: Pool
+    choices: Choices
+    seconds: float
+    stop: int | None
+    memory: int
+
+
+def each_alone(
+    standing: Standing,
+    pools: tuple[Pool, ...],
+    engine: Engine,
+    *,
+    choices: Choices,
+    seconds: float,
+    stops: Stops | None,
+    memory: int,
+    done: Callable[[int], None],
+) -> list[Alone]:
+    """The best grid of each pool's devices, simulated where they lie in the cluster.
+
+    Args:
+        seconds: for all pools. stops: of a search that is repeated. done: called with how many pools are.
+    """
+    each, room = seconds / len(pools), memory // len(pools)
+    tasks = [
+        AloneSearch(pool=pool, choices=choices, seconds=each, stop=stops.alone[number] if stops else None, memory=room)
+        for number, pool in enumerate(pools)
+    ]
+    # Processes that are forked share what is loaded.
+    load_kernels()
+    done(0)
+    found = engine.map(pool_alone, tasks, shared=standing.problem, done=done)
+    return [_placed(standing, pool, answer) for pool, answer in zip(pools, found, strict=True)]
+
+
+def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
+    """The best grid of one pool's devices; where there is none the seconds that none is under, inf = nothing fits."""
+    own = replace(problem, cluster=alone(problem.cluster, task.pool))
+    facts = grid_facts(problem.model, devices=task.pool.devices, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+    given = restricted(standard_space(own, facts), pins=dict(task.choices.pins), excludes=dict(task.choices.excludes))
+    space = with_options(given, searched_options(own))
+    capacity = own.cluster.node.accelerator.memory_bytes
+    try:
+        if task.stop == GIVEN_UP:
+            raise out_of_time()
+        return find(
+            own,
+            space,
+            facts,
+            capacity=capacity,
+            top=1,
+            time_limit_s=task.seconds,
+            most_looks=LOOKS,
+            stop_at=task.stop,
+            memory=task.memory,
+        )
+    except InfeasibleError:
+        return inf
+    except OutOfTimeError:
+        return universal_seconds(own)
+
+
+def _placed(standing: Standing, pool: Pool, answer: Answer | float) -> Alone:
+    if isinstance(answer, float):
+        return Alone(pool=pool, answer=None, step_time_s=inf, lower_bound_s=answer, stopped_at=GIVEN_UP if isfinite(answer) else 0)
+    problem, found = standing.problem, answer.certificate
+    plan = moved(plan_of(answer.grid, model=problem.model, global_batch=problem.job.global_batch), problem, pool)
+    seconds = standing.attempt(plan, None)
+    return Alone(pool=pool, answer=answer, step_time_s=seconds, lower_bound_s=found.lower_bound_s, stopped_at=found.stopped_at)

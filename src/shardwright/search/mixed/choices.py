@@ -1,0 +1,96 @@
+"""What a request pins of mixed plans: tensor parallel degrees, microbatch sizes and options of the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.errors import UsageError, nearest
+from shardwright.runtime.options import BY_NAME
+from shardwright.runtime.runtime import Options
+from shardwright.search.grid.space import PINNABLE
+
+FREE: Final = ("tp", "mbs")
+"""Axes of stages whose values are chosen from."""
+FIXED: Final[Mapping[str, str]] = {"zero": "1", "schedule": "1f1b", "cp": "1", "ep": "1", "etp": "1", "vpp": "1"}
+"""Axes of which all mixed pipelines have one value; a pin that has it among others leaves the others to the grids of a pool alone."""
+
+Words = tuple[tuple[str, tuple[str, ...]], ...]
+"""(axis, values) pairs, as a request has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Values that stages of mixed plans may have.
+
+    Args:
+        pins, excludes: as asked, by axis; grids of a pool alone take them too. tp, mbs: pinned values, () = all. without_tp, without_mbs:
+            excluded ones.
+    """
+
+    pins: Words = ()
+    excludes: Words = ()
+    tp: tuple[int, ...] = ()
+    mbs: tuple[int, ...] = ()
+    without_tp: tuple[int, ...] = ()
+    without_mbs: tuple[int, ...] = ()
+
+    def degrees(self, legal: Iterable[int]) -> tuple[int, ...]:
+        """Of the legal tensor parallel degrees those that may be."""
+        return tuple(d for d in legal if (not self.tp or d in self.tp) and d not in self.without_tp)
+
+    def sizes(self, usual: tuple[int, ...]) -> tuple[int, ...]:
+        """Microbatch sizes that may be: those that are pinned, else the usual ones; in order."""
+        return tuple(sorted(b for b in self.mbs or usual if b not in self.without_mbs))
+
+    @property
+    def options(self) -> Options:
+        """The first value of each option of the runtime that is pinned."""
+        return tuple((name, values[0]) for name, values in self.pins if name in BY_NAME)
+
+    def text(self) -> str:
+        """What is pinned and excluded, in words; empty = nothing."""
+        said = [f"{axis}={','.join(values)}" for axis, values in self.pins]
+        return ", ".join([*said, *(f"not {axis}={','.join(values)}" for axis, values in self.excludes)])
+
+
+def choices_of(pins: Words, excludes: Words) -> Choices:
+    """The choices that pins and excludes of a request leave.
+
+    Raises:
+        UsageError: an axis that mixed plans do not have, or a value that none of them can have.
+    """
+    for some, kept in ((pins, True), (excludes, False)):
+        for axis, values in some:
+            _require_axis(axis)
+            if axis in FIXED and (FIXED[axis] in values) != kept:
+                said = f"all pipelines of a mixed cluster have {axis}={FIXED[axis]}"
+                raise UsageError(said, hint=f"leave {axis} free, or plan each kind of device alone")
+    pinned, excluded = ({axis: _degrees(axis, words) for axis, words in some if axis in FREE} for some in (pins, excludes))
+    return Choices(
+        pins=tuple(sorted(pins)),
+        excludes=tuple(sorted(excludes)),
+        tp=pinned.get("tp", ()),
+        mbs=pinned.get("mbs", ()),
+        without_tp=excluded.get("tp", ()),
+        without_mbs=excluded.get("mbs", ()),
+    )
+
+
+def _require_axis(axis: str) -> None:
+    known = (*FREE, *FIXED, *BY_NAME)
+    if axis in known:
+        return
+    if axis in PINNABLE:
+        raise UsageError(
+            f"{axis} cannot be pinned or excluded on a mixed cluster", hint=f"{', '.join(FREE)} and options of the runtime can be"
+        )
+    raise UsageError(f"unknown axis {axis[:40]!r}", hint=nearest(axis[:40], known))
+
+
+def _degrees(axis: str, words: tuple[str, ...]) -> tuple[int, ...]:
+    for word in words:
+        if not (word.isascii() and word.isdigit() and len(word) <= 10 and int(word) >= 1):
+            raise UsageError(f"{axis}={word[:40]} is not a whole number from 1", hint=f"for example {axis}=1")
+    return tuple(dict.fromkeys(map(int, words)))

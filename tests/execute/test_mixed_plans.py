@@ -1,0 +1,81 @@
+"""Plans that the search over mixed clusters finds train as the unsplit model: the best one and all that were next."""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+
+import pytest
+
+pytest.importorskip("torch")
+
+from shardwright.api.mixed import plan_mixed
+from shardwright.api.problems import problem_of
+from shardwright.execute.proof.prove import prove
+from shardwright.search.mixed.find import MixedAnswer
+from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.place import general_plan
+from shardwright.search.mixed.terms import Ground
+from shardwright.search.request import Request
+from shardwright.strategy.plan.plan import Plan
+from tests.search.mixed.members import batch_of, drawn_plan, with_batch
+from tests.search.mixed.test_find import tiny
+from tests.tiers import in_both, numbers
+
+ASKED = {
+    "two kinds": Request(
+        model="examples/tiny.json", cluster="h100-sxm:2+a100-sxm-80gb:2", seq_len=64, global_batch=10, pins=(("mbs", ("1",)),), top=9
+    ),
+    "many slow ones": Request(
+        model="examples/tiny.json", cluster="h100-sxm:1+v100-sxm-16gb:4", seq_len=64, global_batch=14, pins=(("mbs", ("1",)),), top=9
+    ),
+    "three kinds": Request(
+        model="examples/tiny.json",
+        cluster="h100-sxm:1+a100-sxm-80gb:2+v100-sxm-16gb:2",
+        seq_len=64,
+        global_batch=9,
+        pins=(("mbs", ("1",)),),
+        top=9,
+    ),
+}
+
+
+@lru_cache
+def found(name: str) -> MixedAnswer:
+    return plan_mixed(ASKED[name])
+
+
+def plans(name: str) -> list[Plan]:
+    """The best plan and those behind it."""
+    part = found(name).certificate.mixed
+    assert part is not None
+    return [found(name).plan, *(runner.plan for runner in part.runners)]
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_found_plans_train_as_the_unsplit_model(name: str) -> None:
+    problem = problem_of(ASKED[name])
+    for plan in plans(name):
+        proof = prove(problem.model, problem.job, plan)
+        assert proof.equal, proof.worst
+
+
+def test_they_have_several_lanes_and_unlike_pipelines() -> None:
+    every = [plan for name in ASKED for plan in plans(name)]
+    assert any(len(plan.lanes) > 1 and len({lane.samples for lane in plan.lanes}) > 1 for plan in every)
+    assert any(len({len(lane.stages) for lane in plan.lanes}) > 1 for plan in every)
+
+
+@in_both
+@pytest.mark.parametrize("seed", numbers(6, 60))
+def test_any_plan_of_the_space_trains_as_the_unsplit_model(seed: int) -> None:
+    """Up to two lanes of random pipelines, whose degrees, cuts and shares differ between and within lanes."""
+    generator = random.Random(seed)
+    problem = tiny(generator.choice(("h100-sxm:4+v100-sxm-16gb:4", "a100-sxm-40gb:2+v100-sxm-16gb:8")), seed=seed)
+    market = Market.of(Ground.of(problem))
+    drawn = None
+    while drawn is None or len({int(market.ground.table.tp[row]) for lane in drawn.lanes for row in lane.rows}) < 2:
+        drawn = drawn_plan(market, generator, lanes=generator.choice((1, 2)))
+    problem = with_batch(problem, batch_of(market.ground, drawn))
+    proof = prove(problem.model, problem.job, general_plan(market.ground, drawn))
+    assert proof.equal, proof.worst
