@@ -63,7 +63,8 @@ def ready_seconds(
         back = sums["tail"] + rank * border
         around = sums["around"] - sums["head"] + (2.0 * (chunks - 1.0) * ranks + rank) * border - sends
         home = done + max(back, around)
-        if schedule == SCHEDULE_1F1B and chunks == 1.0:
+        # Of the last rank both are its work.
+        if schedule == SCHEDULE_1F1B and chunks == 1.0 and rank < ranks - 1:
             home = max(home, first_gather + _rounds(sums, rank, ranks, int(m), scratch.way[r], border, facts["blocks_plain"]))
         late = max(late, home + first_reduce / pipeline["first_pieces"] + tied)
     return late

@@ -15,7 +15,7 @@ def round_trips(trip: float, apart: float, each: float, microbatches: int, in_fl
         max over a of  a trip + (a - 1) apart + (m - 1 - (a - 1) q) each,   2 <= a, (a - 1) q < m
 
     In the stage's row the forward of microbatch k + q follows the backward of k, so a microbatch is back no sooner than a trip after the
-    one that is q before it; between its other backwards lies what the row has there. Linear in a: its least and largest value suffice.
+    one that is q before it; between its other backwards lies what the row has there. Linear in a: it is largest at the least or the most.
     Left out: what stands before the stage and what follows its last backward (docs/decisions/0015 has the proof).
 
     Args:
@@ -24,9 +24,7 @@ def round_trips(trip: float, apart: float, each: float, microbatches: int, in_fl
         each: from one backward's end to the next one's at least, while forwards are left.
         microbatches: m. in_flight: q, forwards that stand before the stage's first backward.
     """
-    most = (microbatches - 1) // in_flight + 1
-    result = 0.0
-    if most > 1:
-        for a in (2, most):
-            result = max(result, a * trip + (a - 1) * apart + (microbatches - 1 - (a - 1) * in_flight) * each)
-    return result
+    if in_flight >= microbatches:
+        return 0.0
+    turns = 1 if trip + apart <= in_flight * each else (microbatches - 1) // in_flight
+    return trip + turns * (trip + apart) + (microbatches - 1 - turns * in_flight) * each
