@@ -7,12 +7,8 @@ For a few ranks s of each pipeline (first, second, one before last, last)::
 
 and one microbatch's way through all chunks and back. The second is the way of the first microbatch to c, all that the rank does from
 there to the last one's backward of c, and that one's way back; before and after it has p microbatches of each of its other chunks. With
-2 chunks a rank, 4 ranks, 8 microbatches and s = 3: 7 chunks there and back, 8 microbatches of c, 4 of the rank's other chunk. Under
-1F1B with one chunk a rank and q = p - s microbatches in flight also, with the trip of one microbatch from the rank on::
-
-    T >= gather + head_s + tail_s + max(trip_s + (m - 1) B_s + (m - q) F_s, round_trips) + reduce_0 + update.
-
-Every term is a part of a path through the order that `critical_path` walks, so B0 <= B1. Memory counts what must be alive at their fullest.
+2 chunks a rank, 4 ranks, 8 microbatches and s = 3: 7 chunks there and back, 8 microbatches of c, 4 of the rank's other chunk. Every
+term is a part of a path through the order that `critical_path` walks, so B0 <= B1. Memory counts what must be alive at their fullest.
 """
 
 from __future__ import annotations
@@ -38,7 +34,6 @@ from shardwright.cost.bound_arrays import (
     pattern_records,
     scratch_of,
 )
-from shardwright.cost.ready import ready_seconds
 from shardwright.cost.terms import (
     backward_layer,
     forward_layer,
@@ -274,6 +269,42 @@ def _update(
     return slowest
 
 
+@inner
+def _ready(
+    scratch: Scratch,
+    patterns: PatternRecords,
+    facts: np.void,
+    p: int,
+    r: int,
+    m: float,
+    border: float,
+    first_reduce: float,
+    first_gather: float,
+    tied: float,
+) -> float:
+    """Lower bound of the instant at which every gradient is reduced; those of `tied` weights come last on both ends."""
+    pipeline = patterns.pipelines[p]
+    ranks = pipeline["ranks"]
+    chunks = float(pipeline["chunks_per_rank"])
+    late: float = first_gather + scratch.way[r] + 2.0 * (ranks * chunks - 1.0) * border
+    for s in range(pipeline["looked"]):
+        sums, rank, pieces = scratch.redos[r, s], patterns.ranks[p, s]["rank"], patterns.ranks[p, s]["pieces"]
+        sends = 0.0
+        if (facts["blocks_plain"] if chunks == 1.0 else facts["blocks_several"]) and ranks > 1:
+            forward_sends = chunks - 1.0 if rank == ranks - 1 else chunks
+            backward_sends = chunks - 1.0 if rank == 0 else chunks
+            # The very last send of a rank may end after its last action.
+            sends = max((m * (forward_sends + backward_sends) - 1.0) * border, 0.0)
+        done = first_gather + sums["head"] + rank * border + m * sums["work"] + sends
+        reduce = scratch.ranks[s]["reduce_own"]
+        own = max(reduce / pieces, reduce - sums["own"] * (pieces - 1.0) / pieces)
+        late = max(late, done + own + (tied if rank == 0 or rank == ranks - 1 else 0.0))
+        back = sums["tail"] + rank * border
+        around = sums["around"] - sums["head"] + (2.0 * (chunks - 1.0) * ranks + rank) * border - sends
+        late = max(late, done + max(back, around) + first_reduce / pipeline["first_pieces"] + tied)
+    return late
+
+
 @inlined
 def _bound_outer(
     scratch: Scratch,
@@ -336,7 +367,7 @@ def _bound_outer(
                             under = layer + choices.redo_modules[r] * facts["layer_rows"]
                             _fill_work(scratch, costs, patterns, facts, p, under, h, r, zero, choices.redo_mode[r], choices.redo_layers[r])
                         tied = group["tied_reduce"] if zero > 0 else group["tied_all_reduce"]
-                        ready = ready_seconds(scratch, patterns, facts, p, r, m, border, first_reduce, first_gather, tied, row["schedule"])
+                        ready = _ready(scratch, patterns, facts, p, r, m, border, first_reduce, first_gather, tied)
                     spent = ready + scratch.update[oi] + group["norm"]
                     # Clocks of B1 and S are whole picoseconds: a rounding of each task stays below this margin.
                     time_out[at] = spent * row["jitter"] * (1.0 - 1e-9)
