@@ -47,6 +47,7 @@ def random_case(generator: random.Random) -> tuple[Splits, Pipeline]:
         axis=1,
     )
     fixed = np.array([[generator.uniform(0, 1) for _ in range(labels.SLOWER + 1)] for _ in range(splits)])
+    fixed[:, labels.BORDER] = fixed[0, labels.BORDER]
     pipe = Pipeline(
         ranks=ranks,
         chunks=1,
@@ -85,13 +86,17 @@ def rank_numbers(splits: Splits, pipe: Pipeline, k: int, i: int, j: int, option:
     update = value[labels.UPDATE, i:j].sum() + (fixed[labels.TIED] if k in (0, p - 1) else 0.0)
     gather, reduce = value[labels.GATHER, i:j].sum(), value[labels.REDUCE, i:j].sum()
     update += 0.0 if pipe.gathers_first else gather
-    passes = (k < p - 1) + (k > 0)
-    sends = max(m * passes - 1, 0) * fixed[labels.BORDER] if pipe.blocking and p > 1 else 0.0
+    held = fixed[labels.BORDER] if pipe.blocking else 0.0
+    held_forward, held_backward = held * (k < p - 1), held * (k > 0)
+    sends = m * (held_forward + held_backward) - held if p > 1 else 0.0
     slower = fixed[labels.SLOWER]
     return {
+        "update": update,
+        "each": forward + backward + held_forward + held_backward,
+        "apart": held_backward,
         "way": forward + backward + (2 * fixed[labels.BORDER] if k < p - 1 else 0.0),
         "work": m * (forward + backward) + sends + update,
-        "drain": (m - 1) * backward + max(m - p + k, 0) * forward + update,
+        "drain": (m - 1) * (backward + held_backward) + max(m - p + k, 0) * (forward + held_forward) + update,
         "alone": m * (forward + backward)
         + sends
         + update
@@ -112,23 +117,44 @@ def options_of(splits: Splits, pipe: Pipeline, k: int, i: int, j: int) -> list[d
     return found
 
 
+def trips(numbers: dict[str, float], trip: float, m: int, flying: int) -> float:
+    """Round trips one after another, every number of them tried."""
+    chains = [
+        a * trip + (a - 1) * numbers["apart"] + (m - 1 - (a - 1) * flying) * numbers["each"]
+        for a in range(2, m + 1)
+        if (a - 1) * flying < m
+    ]
+    return max(chains, default=0.0)
+
+
 def brute_force(splits: Splits, pipe: Pipeline) -> tuple[float, int]:
-    """The least bound over all cuts and options, and how many there are. The least way is that of the whole instance, as in `solve`."""
+    """The least bound over all cuts and options, and how many there are. The way on from a rank is the least of the whole instance, as in
+    `solve`.
+    """
     length, p, m = splits.sums.shape[2] - 1, pipe.ranks, pipe.microbatches
     members: list[list[list[dict[str, float]]]] = []
+    rest: dict[tuple[int, int], float] = {}
     for inner in itertools.combinations(range(1, length), p - 1):
         bounds = (0, *inner, length)
         members.append([options_of(splits, pipe, k, bounds[k], bounds[k + 1]) for k in range(p)])
-    ways = [sum(min(o["way"] for o in rank) for rank in member) for member in members if all(member)]
-    if not ways:
+        for k in range(p + 1):
+            # What stands before rank k need not fit for that.
+            if all(members[-1][k:]):
+                on = sum(min(o["way"] for o in rank) for rank in members[-1][k:])
+                rest[k, bounds[k]] = min(rest.get((k, bounds[k]), float("inf")), on)
+    if (0, 0) not in rest:
         return float("inf"), 0
-    way, best, count = min(ways), float("inf"), 0
-    for member in members:
+    way, best, count = rest[0, 0], float("inf"), 0
+    inners = itertools.combinations(range(1, length), p - 1)
+    for member, inner in zip(members, inners, strict=True):
+        bounds = (0, *inner, length)
         for chosen in itertools.product(*member):
             count += 1
             before, worst = chosen[0]["begin"], way * ((m - 1) // p + 1)
-            for numbers in chosen:
-                worst = max(worst, before + numbers["work"], way + numbers["drain"], numbers["alone"])
+            for k, numbers in enumerate(chosen):
+                trip = numbers["way"] + rest[k + 1, bounds[k + 1]]
+                worst = max(worst, before + numbers["work"], max(way, before + trip) + numbers["drain"], numbers["alone"])
+                worst = max(worst, before + trips(numbers, trip, m, min(m, p - k)) + numbers["update"])
                 before += numbers["way"]
             best = min(best, worst)
     return best, count

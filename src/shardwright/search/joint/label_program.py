@@ -1,7 +1,7 @@
-"""The dynamic program over (rank, position) labels: the least time that stage bounds allow, and the cut that reaches it.
+"""What a rank of a pipeline may hold and what that takes: the options of the dynamic program over (rank, position) labels (`reach`).
 
 Compiled, over plain arrays: it knows no model. One microbatch passes the ranks 0..p-1 and comes back; rank k holds some run of positions
-under one of several options. A label is the least time of the ranks before k, out and back.
+under one of several options.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shardwright.cost.terms import temporary_bytes
 (ENDS_FORWARD, ENDS_BACKWARD, ENDS_STATIC, ENDS_SAVED, WEIGHT) = range(11, 16)
 """Rows of `Splits.sums`."""
 (BORDER, SCALES, LOGITS, LOGITS_BLOCKS, END_BYTES, OUTSIDE, TIED, COPIED, SLOWER) = range(9)
-"""Columns of `Splits.fixed`."""
+"""Columns of `Splits.fixed`. The border is one for all splits."""
 OPTIONS = 8
 """Options kept of one rank and run; further ones are merged into a bound of them."""
 PIECES = 4.0
@@ -59,8 +59,8 @@ class Cells(NamedTuple):
     way: seconds of one microbatch, out and back, borders included. work: of all microbatches, with the update. drain: what a rank has
     left from its first backward on, with the update. alone: its work with the slowdown by its collectives. begin: (i = 0 only, k = 0)
     seconds before and after everything: gather, reduction. code: split and positions of a chunk recomputed selectively and in full, as one
-    number (`code_of`). Under any order `way` is one microbatch's way out alone, and chain: work without weight gradients, behind which
-    the ranks before have their input gradients left; back: (1,) the least time back for a second out.
+    number (`code_of`). chain: the update alone. Under any order `way` is one microbatch's way out alone, and chain: work without weight
+    gradients, behind which the ranks before have their input gradients left; back: (1,) the least time back for a second out.
     """
 
     way: FloatArray
@@ -200,6 +200,14 @@ def _price_any(
 
 
 @inner
+def held_by_sends(pipe: Pipeline, k: int, border: float) -> tuple[float, float]:
+    """Seconds that rank k's sends of a microbatch hold it up, forward and backward, with one chunk a rank."""
+    if not pipe.blocking:
+        return 0.0, 0.0
+    return (border if k < pipe.ranks - 1 else 0.0), (border if k > 0 else 0.0)
+
+
+@inner
 def _price(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, selective: int, redone: int, limit: float) -> None:
     """Seconds of one option, kept if it may end before `limit`."""
     sums, fixed = splits.sums, splits.fixed
@@ -251,8 +259,9 @@ def _price(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int,
         return
     drain = update
     if v == 1:
-        drain += (m - 1.0) * backward + max(m - p + k, 0.0) * forward
-    _insert(cells, k, i, j - i - 1, (way, work, drain, alone, 0.0), begin if k == 0 else 0.0, code_of(s, selective, redone))
+        held_forward, held_backward = held_by_sends(pipe, k, border)
+        drain += (m - 1.0) * (backward + held_backward) + max(m - p + k, 0.0) * (forward + held_forward)
+    _insert(cells, k, i, j - i - 1, (way, work, drain, alone, update), begin if k == 0 else 0.0, code_of(s, selective, redone))
 
 
 @compiled
@@ -330,45 +339,3 @@ def _fill_run(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: i
                 if selective == 0:
                     return
                 break
-
-
-@compiled
-def reach(cells: Cells, limit: float, base: float, steep: float, label: FloatArray, back: IntArray) -> float:
-    """The least way through all ranks that ends by `limit`; inf if none does. `label`, `back`: (ranks + 1, positions + 1) filled.
-
-    Args:
-        base: seconds of one microbatch's way through any pipeline at least; negative = any way counts, without a limit.
-        steep: seconds out and back for each second of `way`, where that is the way out alone; 0 where it is both.
-    """
-    p, length = label.shape[0] - 1, label.shape[1] - 1
-    for k in range(p + 1):
-        for i in range(length + 1):
-            label[k, i] = 0.0 if k == 0 and i == 0 else np.inf
-    # Gathers stand before the way out once, however long the way back is.
-    first = 0.0
-    if steep > 0.0:
-        for w in range(cells.way.shape[2]):
-            for o in range(OPTIONS):
-                first = max(first, cells.begin[0, w, o])
-    for k in range(p):
-        for i in range(length):
-            at = label[k, i]
-            if at == np.inf:
-                continue
-            for w in range(min(cells.way.shape[2], length - i)):
-                for o in range(OPTIONS):
-                    if cells.code[k, i, w, o] < 0:
-                        continue
-                    if base >= 0.0:
-                        if k == 0:
-                            at = cells.begin[i, w, o]
-                        if at + cells.work[k, i, w, o] > limit or max(base + cells.drain[k, i, w, o], cells.alone[k, i, w, o]) > limit:
-                            continue
-                        if steep > 0.0 and at + max(at - first, 0.0) * (steep - 1.0) + cells.chain[k, i, w, o] > limit:
-                            continue
-                    through = at + cells.way[k, i, w, o]
-                    if through < label[k + 1, i + w + 1]:
-                        label[k + 1, i + w + 1] = through
-                        back[k + 1, i + w + 1] = w * OPTIONS + o
-    result: float = label[p, length]
-    return result

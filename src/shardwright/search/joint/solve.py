@@ -8,7 +8,8 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.search.joint import label_program as labels
-from shardwright.search.joint.label_program import OPTIONS, Cells, Pipeline, Splits, fill, reach
+from shardwright.search.joint.label_program import OPTIONS, Cells, Pipeline, Splits, fill
+from shardwright.search.joint.reach import reach, ways_on
 
 PRECISION = 1e-4
 """Relative distance of the lower bound from the least time that the labels allow."""
@@ -75,38 +76,45 @@ def _shortest(splits: Splits, size: int) -> float:
     return float((time[:, size:] - time[:, :-size]).min())
 
 
+def border_of(splits: Splits) -> float:
+    """Seconds of a send, which is one for all splits of a pipeline."""
+    return float(splits.fixed[:, labels.BORDER].min())
+
+
 def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solved:
     """The least time of the pipeline, if it is below `limit` (seconds before jitter and clipping).
 
-    Stage bounds of rank k, P = the ranks before it out and back: begin + P + m (F + B) + update, and way + (m - 1) B + (m - p + k) F +
-    update; way = all ranks out and back. For one chunk a rank at most p microbatches are in flight: ceil(m / p) ways, one after another.
+    Stage bounds of rank k, P = begin and the ranks before it out and back: P + m (F + B) + update, and way + (m - 1) B + (m - p + k) F +
+    update; way = P and the trip of a microbatch from the rank on, at least. For one chunk a rank at most p - k microbatches are in flight:
+    P + trips one after another (`cost.round_trips`) + update.
 
     Under any order (`Pipeline.any_order`), with P the ranks before out alone: gather + P + m (F + I + W) + update; P (1 + b) + m (F + I) +
     update, b = least (I + send) / (F + send); and way + (m - 1) I + max(m - c, 0) F + update, c = microbatches that fit. Those are head,
     work and tail of `search.orders.bounds`.
     """
     length, p = splits.sums.shape[2] - 1, pipe.ranks
-    label = np.empty((p + 1, length + 1))
+    label, rest = np.empty((2, p + 1, length + 1))
     back = np.zeros((p + 1, length + 1), dtype=np.int64)
     cells = cells_of(splits, pipe, limit=limit, alike=alike)
-    way = reach(cells, np.inf, -1.0, 0.0, label, back)
+    way = ways_on(cells, rest)
     if way == np.inf:
         return Solved(lower_s=limit, cuts=())
-    steep = 1.0 + float(cells.back[0]) if pipe.any_order else 0.0
-    base = way * max(steep, 1.0) if pipe.chunks == 1 else 0.0
-    low = base if pipe.any_order else base * ((pipe.microbatches - 1) // p + 1)
-    if low > limit or reach(cells, limit, base, steep, label, back) == np.inf:
+    border = border_of(splits)
+    low = 0.0
+    if pipe.chunks == 1:
+        low = way * (1.0 + float(cells.back[0])) if pipe.any_order else way * ((pipe.microbatches - 1) // p + 1)
+    if low > limit or reach(cells, pipe, border, rest, limit, label, back) == np.inf:
         return Solved(lower_s=limit, cuts=())
     low, high = max(low, 1e-12), limit
     while high > low * (1 + PRECISION):
         middle = (low + min(high, 2 * low)) / 2 if high > 2 * low else (low + high) / 2
-        if reach(cells, middle, base, steep, label, back) == np.inf:
+        if reach(cells, pipe, border, rest, middle, label, back) == np.inf:
             low = middle
         else:
             high = middle
     cuts: list[Cut] = []
     for factor in LOOSER:
-        if reach(cells, min(high * factor, limit), base, steep, label, back) < np.inf:
+        if reach(cells, pipe, border, rest, min(high * factor, limit), label, back) < np.inf:
             cut = _cut_of(cells, back, p, length)
             if cut not in cuts:
                 cuts.append(cut)

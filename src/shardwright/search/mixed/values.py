@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiled, inner
+from shardwright.cost.round_trips import round_trips
 from shardwright.search.mixed.shapes import Shapes
 from shardwright.search.mixed.terms import Terms
 
@@ -64,11 +65,7 @@ def _stage_holds(terms: Terms, r: int, role: int, n: int, at: _Place, limit: flo
     rest = max(m - q, 0)
     if begin + trip + (m - 1) * (backward + held_b) + rest * (forward + held_f) + after > limit:
         return False
-    most = (m - 1) // q + 1
-    for a in (2, most):
-        if 2 <= a <= most and begin + a * trip + (m - 1 - (a - 1) * q) * (work + held_f + held_b) + after > limit:
-            return False
-    return True
+    return bool(begin + round_trips(trip, held_b, work + held_f + held_b, m, q) + after <= limit)
 
 
 @inner

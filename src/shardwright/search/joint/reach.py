@@ -1,0 +1,123 @@
+"""The dynamic program over (rank, position) labels: the least time that stage bounds allow, and the cut that reaches it.
+
+A label is the least time of the ranks before k, out and back; what one microbatch takes from there on is known from the other end.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.compiled import compiled, inner
+from shardwright.cost.round_trips import round_trips
+from shardwright.search.joint.label_program import OPTIONS, Cells, Pipeline, held_by_sends
+
+
+class _Rank(NamedTuple):
+    """What holds for rank k, whatever it has.
+
+    Args:
+        flying: microbatches between its first forward and its first backward. apart: seconds that a send back holds it up. less: of one
+            microbatch's way what is no work of the rank, with sends that hold it up. base: of a microbatch's way through any pipeline.
+            steep: out and back for each second of the way, where that is the way out alone. first: gathers of the first rank at most,
+            which stand before the way out once, however long the way back is.
+    """
+
+    k: int
+    flying: int
+    apart: float
+    less: float
+    base: float
+    steep: float
+    first: float
+
+
+@compiled
+def ways_on(cells: Cells, rest: FloatArray) -> float:
+    """The least way of all ranks; inf if nothing fits. `rest`: (ranks + 1, positions + 1) filled, the least way from rank k on, with the
+    positions from i on.
+    """
+    p, length = rest.shape[0] - 1, rest.shape[1] - 1
+    rest[:] = np.inf
+    rest[p, length] = 0.0
+    for k in range(p - 1, -1, -1):
+        for i in range(length if k > 0 else 1):
+            least = np.inf
+            for w in range(min(cells.way.shape[2], length - i)):
+                behind = rest[k + 1, i + w + 1]
+                if behind < np.inf:
+                    for o in range(OPTIONS):
+                        if cells.code[k, i, w, o] >= 0:
+                            least = min(least, cells.way[k, i, w, o] + behind)
+            rest[k, i] = least
+    result: float = rest[0, 0]
+    return result
+
+
+@inner
+def _rank_of(cells: Cells, pipe: Pipeline, k: int, border: float, way: float) -> _Rank:
+    held_forward, held_backward = held_by_sends(pipe, k, border)
+    less = (2.0 * border if k < pipe.ranks - 1 else 0.0) - held_forward - held_backward
+    flying = min(pipe.ranks - k, pipe.microbatches)
+    steep, first = 1.0, 0.0
+    if pipe.any_order:
+        steep += cells.back[0]
+        for w in range(cells.way.shape[2]):
+            for o in range(OPTIONS):
+                first = max(first, cells.begin[0, w, o])
+    return _Rank(k, flying, held_backward, less, way * steep, steep, first)
+
+
+@inner
+def _ends(cells: Cells, pipe: Pipeline, rank: _Rank, i: int, w: int, o: int, at: float, behind: float, limit: float) -> bool:
+    """Option o of a rank, for w + 1 positions from i on, may end by the limit.
+
+    Args:
+        at: seconds before the rank, at least. behind: way of a microbatch through the ranks behind it, at least.
+    """
+    k = rank.k
+    way, chain = cells.way[k, i, w, o], cells.chain[k, i, w, o]
+    if at + cells.work[k, i, w, o] > limit or cells.alone[k, i, w, o] > limit:
+        return False
+    before = max(at - rank.first, 0.0)
+    if max(rank.base, (before + way + behind) * rank.steep) + cells.drain[k, i, w, o] > limit:
+        return False
+    if pipe.any_order:
+        return bool(at + before * (rank.steep - 1.0) + chain <= limit)
+    if pipe.chunks > 1:
+        return True
+    return bool(at + round_trips(way + behind, rank.apart, way - rank.less, pipe.microbatches, rank.flying) + chain <= limit)
+
+
+@compiled
+def reach(cells: Cells, pipe: Pipeline, border: float, rest: FloatArray, limit: float, label: FloatArray, back: IntArray) -> float:
+    """The least way through all ranks that ends by `limit`; inf if none does. `label`, `back`: (ranks + 1, positions + 1) filled.
+
+    Args:
+        border: seconds of a send. rest: see `ways_on`.
+    """
+    p, length = label.shape[0] - 1, label.shape[1] - 1
+    label[:] = np.inf
+    label[0, 0] = 0.0
+    for k in range(p):
+        rank = _rank_of(cells, pipe, k, border, rest[0, 0])
+        for i in range(length):
+            at = label[k, i]
+            if at == np.inf:
+                continue
+            for w in range(min(cells.way.shape[2], length - i)):
+                for o in range(OPTIONS):
+                    if cells.code[k, i, w, o] < 0:
+                        continue
+                    if k == 0:
+                        at = cells.begin[i, w, o]
+                    if not _ends(cells, pipe, rank, i, w, o, at, rest[k + 1, i + w + 1], limit):
+                        continue
+                    through = at + cells.way[k, i, w, o]
+                    if through < label[k + 1, i + w + 1]:
+                        label[k + 1, i + w + 1] = through
+                        back[k + 1, i + w + 1] = w * OPTIONS + o
+    result: float = label[p, length]
+    return result
