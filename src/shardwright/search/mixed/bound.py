@@ -12,11 +12,11 @@ from shardwright.search.limit import Limit
 from shardwright.search.mixed.market import Market, Values, prices_of
 from shardwright.search.mixed.terms import Ground, first_frames, split
 
-TESTS = 32
-"""Frames that are tested at most before the limit is lowered."""
+TESTS, FEWEST, SHAPES = 32, 12, 3_000_000
+"""Frames that are tested at most, and at least, before the limit is lowered; shapes of all tests together between them."""
 WIDE = 0.2
 """Gap that is shown first."""
-FINE = 0.0005
+FINE = 0.001
 """Share of a limit to which the earliest end of an open frame is found."""
 
 
@@ -106,7 +106,7 @@ def lower_bound(
         limit = best_s * (1.0 - share)
         closings = tuple(Closing(market=market, tests=before.tests, clock=clock) for market, before in zip(markets, found[1], strict=True))
         for closing in closings:
-            if limit and not closing.close(limit, most=TESTS):
+            if limit and not closing.close(limit, most=min(max(SHAPES // len(closing.market.shapes), FEWEST), TESTS)):
                 limit = closing.lowered(limit)
         if clock.stopped_at:
             break

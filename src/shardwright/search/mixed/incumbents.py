@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import islice, pairwise
 from math import inf, isfinite
 
@@ -22,8 +22,8 @@ from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
-RISE = 1.01
-"""From one limit to the next."""
+RISE, COARSEST = 0.01, 0.04
+"""Share of a limit by which the next is later; at most, where frames stay closed."""
 WORTH = 0.995
 """Limits nearer to the best are not worth a look."""
 LEVELS = 3
@@ -123,41 +123,40 @@ class Standing:
 
 @dataclass(slots=True)
 class Composing:
-    """Compositions of a market that are still to be looked for: by frame, from the first limit that leaves any on.
+    """Compositions of a market that are still to be looked for, frame by frame.
 
     Args:
-        waiting: (limit, turn, frame, levels left, what is known of its shapes), the smallest limit first.
+        waiting: (limit, turn, frame, step, levels left, what is known of its shapes), the smallest limit first. A frame that prices close
+            at a limit waits for one that is later by `step`, twice as far each time; one that they do not is looked at, and waits for
+            the next level.
     """
 
     market: Market
     options: Options
-    waiting: list[tuple[float, int, Frame, int, Values]]
+    waiting: list[tuple[float, int, Frame, float, int, Values]]
 
     @staticmethod
     def of(standing: Standing, market: Market, options: Options) -> Composing:
-        """Every frame from its first limit, where that is under the best so far."""
+        """Every frame, from the limit on at which prices no longer close them all together."""
         ground, most = market.ground, min(standing.best_s * WORTH, LONGEST_STEP_S)
         whole = Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(ground.nodes / 2, ground.nodes))
-        least, start = first_limit(market, whole, most=most)
-        waiting = []
-        for turn, frame in enumerate(_frames(market)):
-            if standing.ends():
-                break
-            first, values = first_limit(market, frame, least=least, most=most, start=start)
-            if values is not None:
-                waiting.append((first, turn, frame, LEVELS, values))
-        heapify(waiting)
+        first, values = first_limit(market, whole, most=most)
+        frames = _frames(market) if values is not None else []
+        waiting = [(first, turn, frame, RISE, LEVELS, values) for turn, frame in enumerate(frames) if values is not None]
         return Composing(market=market, options=options, waiting=waiting)
 
     def look(self, standing: Standing, *, most: int) -> None:
         """Let compositions wait for their simulation, at so many limits at most, the smallest first."""
-        for _ in range(most):
-            if not self.waiting or self.waiting[0][0] >= standing.best_s * WORTH or standing.ends():
-                return
-            limit, turn, frame, left, values = heappop(self.waiting)
+        while most and self.waiting and self.waiting[0][0] < standing.best_s * WORTH and not standing.ends():
+            limit, turn, frame, step, left, values = heappop(self.waiting)
+            dual, values = self.market.priced(frame, limit, start=values)
+            if dual.samples < self.market.batch:
+                heappush(self.waiting, (limit * (1 + step), turn, frame, min(2 * step, COARSEST), left, values))
+                continue
+            most -= 1
             values = _compositions(standing, self.market, frame, limit, values, self.options)
             if left > 1:
-                heappush(self.waiting, (limit * RISE, turn, frame, left - 1, values))
+                heappush(self.waiting, (limit * (1 + RISE), turn, frame, step, left - 1, values))
 
 
 def simulate_best(standing: Standing, markets: dict[Options, Market], *, most: int) -> None:
@@ -231,18 +230,12 @@ def _frames(market: Market) -> list[Frame]:
     return [Frame(replicas=some, tp=ground.least_tp, nodes=(ground.nodes / 2, ground.nodes)) for some in ranges]
 
 
-def first_limit(
-    market: Market, frame: Frame, *, least: float = 0.0, most: float, start: Values | None = None
-) -> tuple[float, Values | None]:
-    """The limit, to a percent, at which prices no longer close a frame, and what is known of its shapes there; inf where they do at `most`.
-
-    Args:
-        least: they close it below.
-    """
-    dual, values = market.priced(frame, most, start=start)
+def first_limit(market: Market, frame: Frame, *, most: float) -> tuple[float, Values | None]:
+    """The limit, to a percent, at which prices no longer close a frame, and what is known of its shapes there; inf where they do at `most`."""
+    dual, values = market.priced(frame, most)
     if dual.samples < market.batch:
         return inf, None
-    low, high = least, most
+    low, high = 0.0, most
     while high - low > NEARLY * high:
         # From above by halves, then by the middle.
         middle = (low + high) / 2 if low else high / 2

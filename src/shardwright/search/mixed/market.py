@@ -139,7 +139,9 @@ class Market:
         some = np.flatnonzero(best >= 0)
         prices = self._prices(values, self.first[some], best[some])
         gains = (worth - self.cost(prices))[alive]
-        return self._unlike(alive[np.argsort(-gains, kind="stable")])
+        most = min(_AT_ONCE, len(alive))
+        near = np.argpartition(-gains, most - 1)[:most] if most else alive
+        return self._unlike(alive[near[np.lexsort((near, -gains[near]))]])
 
     def _dear(self, values: Values, prices: Prices) -> IntArray:
         """Shapes that are worth more than they cost and not yet among the active ones, some of the dearest; [] = there are none."""
@@ -167,7 +169,8 @@ class Market:
     def _look_near(self, values: Values, prices: Prices) -> None:
         near = np.flatnonzero(~values.exact & (values.microbatches > 0))
         gains = (self.samples(values) - self.cost(prices))[near]
-        self.refine(values, np.sort(near[np.argsort(-gains, kind="stable")[:_NEAR]]))
+        most = min(_NEAR, len(near))
+        self.refine(values, np.sort(near[np.argpartition(-gains, most - 1)[:most]]) if most else near)
 
     def cost(self, prices: Prices) -> FloatArray:
         """(shapes,) what a replica of each costs."""
