@@ -15,9 +15,8 @@ from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.overrides import effective_memory, limit_devices, reserve_memory
 from shardwright.hardware.profile.apply import apply_profile, profiled_cluster
 from shardwright.job.border import job_from_flags
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.asked import asked_model
 from shardwright.model.ir.graph import Model
-from shardwright.model.trained import trained
 from shardwright.program.legal import facts_of as facts_of
 from shardwright.program.problem import Problem
 from shardwright.program.same import one_of_equals
@@ -61,7 +60,7 @@ def problem_of(request: Request) -> Problem:
         ModelError, ClusterError, RuntimeModelError, UsageError: by what is wrong with it.
     """
     request = with_defaults(request)
-    model = trained(load_model(request.model), request.train)
+    model = asked_model(request.model, train=request.train, teacher=request.teacher)
     needed = {b.sequence for b in model.blocks} | {b.memory for b in model.blocks if b.memory}
     job = job_from_flags(
         seq_len=request.seq_len,
@@ -85,7 +84,7 @@ def problem_of(request: Request) -> Problem:
 
 def _priced(runtime: Runtime, model: Model) -> Runtime:
     """`runtime` without what is not priced for `model`: gathers of frozen parameters, which ZeRO-3 shards too."""
-    if model.base is None:
+    if not model.is_partly_trained:
         return runtime
     below = tuple(stage for stage in runtime.zero_stages if stage < 3)
     return replace(runtime, zero_stages=below, zero_with_pipeline=min(runtime.zero_with_pipeline, 2))

@@ -15,13 +15,6 @@ from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.same import Same
 from shardwright.program.stages.chunks import Content, chunk_contents
 
-_ENDS = (OperatorClass.EMBED, OperatorClass.HEAD)
-
-
-def is_layer(block: Block) -> bool:
-    """The block is no embedding and no head: recompute applies to it."""
-    return not any(o.klass in _ENDS for o in block.operators)
-
 
 def has_head(block: Block) -> bool:
     """The block computes logits."""
@@ -75,7 +68,7 @@ def _layout_of(known: Same[Model], pp: int, vpp: int, first: int, last: int, lay
     return ChunkLayout(
         contents=contents,
         counts=counts,
-        layer=np.array([is_layer(b) for b in model.blocks]),
+        layer=np.array([b.is_layer for b in model.blocks]),
         head=np.array([has_head(b) for b in model.blocks]),
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
         last=np.array([content[-1][0] if content else 0 for content in contents], dtype=np.int64),

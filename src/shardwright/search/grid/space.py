@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
-from shardwright.cost.chunk_layout import is_layer
 from shardwright.errors import RuntimeModelError, UsageError, nearest
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem, under
@@ -127,7 +126,7 @@ def _listed(values: tuple[Value, ...]) -> str:
 
 def _alike(model: Model) -> bool:
     """All layers are of one kind: only then a number of recomputed layers is bounded."""
-    return sum(is_layer(b) for b in model.blocks) == 1
+    return sum(b.is_layer for b in model.blocks) == 1
 
 
 def _divisors(number: int, limit: int) -> tuple[int, ...]:
