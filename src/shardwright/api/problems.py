@@ -75,14 +75,14 @@ def problem_of(request: Request) -> Problem:
     )
     if job.expert_imbalance > 1.0 and not any(o.experts for b in model.blocks for o in b.operators):
         raise UsageError(f"--expert-imbalance {job.expert_imbalance:g} for a model without experts", hint="drop the flag")
-    problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=_priced(load_runtime(request.runtime), model))
+    problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=priced_runtime(load_runtime(request.runtime), model))
     for group in problem.cluster.groups:
         _require_units(group.kind.accelerator, problem)
     _require_countable(problem)
     return one_of_equals(problem)
 
 
-def _priced(runtime: Runtime, model: Model) -> Runtime:
+def priced_runtime(runtime: Runtime, model: Model) -> Runtime:
     """`runtime` without what is not priced for `model`: gathers of frozen parameters, which ZeRO-3 shards too."""
     if not model.is_partly_trained:
         return runtime

@@ -13,7 +13,7 @@ from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.block_table import BlockTable
 from shardwright.cost.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.chunk_layout import ChunkLayout, has_head
+from shardwright.cost.chunk_layout import ChunkLayout, has_head, has_trained
 from shardwright.cost.columns import OF_BLOCKS, LayerTable
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.device_blocks import WIDTHS, block_on_device, parts_along, product_class
@@ -159,9 +159,11 @@ def _compose(
         contents=(tuple((i, p.segment.count) for i, p in enumerate(here)),),
         counts=counts,
         layer=np.array([p.segment.block.is_layer for p in here], dtype=np.bool_),
+        end=np.array([p.segment.block.is_end for p in here], dtype=np.bool_),
         head=np.array([has_head(p.segment.block) for p in here], dtype=np.bool_),
         first=np.zeros(1, dtype=np.int64),
         last=np.array([max(len(here) - 1, 0)], dtype=np.int64),
+        reduced=np.array([next((i for i, p in enumerate(here) if has_trained(p.segment.block)), 0)], dtype=np.int64),
         by_rank=counts,
         pp=1,
         vpp=1,

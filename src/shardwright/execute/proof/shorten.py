@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from shardwright.errors import ShardwrightError
 from shardwright.job.training import TrainingJob
-from shardwright.model.ir.block import TEACHER
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.check import action_violations
 from shardwright.program.orders.rows import action_rows
@@ -56,7 +55,7 @@ def num_operators(question: Question, stages: tuple[tuple[StageParts, ...], ...]
 
 def _with_layers(model: Model, job: TrainingJob, plan: Plan, layers: int) -> Question | None:
     """At most so many layers of each item, but for those that a rule ends at; None where lanes would then differ."""
-    of_teacher = frozenset(run.name for run in model.runs if model.blocks[run.block].sequence == TEACHER)
+    of_teacher = frozenset(run.name for run in model.runs if model.blocks[run.block].is_teachers)
     lanes = tuple(replace(lane, stages=tuple(_stage(stage, layers, of_teacher) for stage in lane.stages)) for lane in plan.lanes)
     long = [run.name for run in model.runs if run.count > 1 and run.name not in of_teacher]
     counts = [_counts(lane, any_run=long[0] if len(long) == 1 else "") for lane in lanes]

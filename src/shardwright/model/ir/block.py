@@ -46,14 +46,24 @@ class Block:
         return hash((self.name, len(self.operators)))
 
     @property
-    def is_end(self) -> bool:
+    def is_teachers(self) -> bool:
+        """It is a frozen teacher's, beside the model."""
+        return self.sequence == TEACHER
+
+    @property
+    def has_words(self) -> bool:
         """It is an embedding or a head."""
         return any(o.klass in (OperatorClass.EMBED, OperatorClass.HEAD) for o in self.operators)
 
     @property
+    def is_end(self) -> bool:
+        """It is the model's own embedding or head."""
+        return self.has_words and not self.is_teachers
+
+    @property
     def is_layer(self) -> bool:
-        """A pipeline spreads it and recompute applies to it: it is no end, and not a teacher's."""
-        return self.sequence != TEACHER and not self.is_end
+        """A pipeline spreads it and recompute applies to it: it is no embedding, no head and not a teacher's."""
+        return not self.has_words and not self.is_teachers
 
     @property
     def is_causal(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shardwright.model.ir.block import TEACHER, Block
+from shardwright.model.ir.block import Block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Model:
     def teacher_layers(self) -> int:
         """Layers of the teacher beside the model (`model.taught`); 0 = it has none."""
         counts = ((run.count, self.blocks[run.block]) for run in self.runs)
-        return sum(count for count, block in counts if block.sequence == TEACHER and not block.is_end)
+        return sum(count for count, block in counts if block.is_teachers and not block.has_words)
 
     @property
     def is_partly_trained(self) -> bool:

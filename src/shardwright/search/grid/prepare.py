@@ -235,7 +235,7 @@ def _pattern(problem: Problem, layout: ChunkLayout, ks: IntArray) -> dict[str, n
         "redone_least": redone_chunks.min(axis=0)[ranks],
         "redone_total": redone.sum(axis=0),
         "has_head": (stage[ranks][:, layout.head].sum(axis=1) > 0).astype(np.int64),
-        "has_end": (stage[ranks][:, ~layout.layer].sum(axis=1) > 0).astype(np.int64),
+        "has_end": (stage[ranks][:, layout.end].sum(axis=1) > 0).astype(np.int64),
     }
 
 

@@ -145,9 +145,9 @@ _COMMON: Final = (
     ),
     Rule(
         rule="grid.teacher",
-        holds=lambda g, f: (g.pp == 1) | (f.teacher == 0),
-        message=lambda g, f: f"pp {g.pp} with a teacher of {f.teacher} layers",
-        hint="its layers are not spread over pipeline stages yet: pp 1, and tp, cp or dp instead",
+        holds=lambda g, f: (f.teacher == 0) | ((g.vpp == 1) & (g.pp <= f.teacher + 2)),
+        message=lambda g, f: f"pp {g.pp} vpp {g.vpp} with a teacher of {f.teacher} layers",
+        hint="every stage runs a part of the teacher too, in one chunk: vpp 1, and pp at most its layers + 2",
     ),
     Rule(
         rule="grid.recompute",
