@@ -1,4 +1,4 @@
-"""A frozen teacher beside the model: what runs is what was lowered, trains like the unsplit models, and has the FLOPs that PyTorch counts."""
+"""A frozen teacher beside the model: what runs is what was lowered, trains like the unsplit models, and has PyTorch's FLOPs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.nn.functional as F
+from torch.nn.functional import kl_div, log_softmax
 from torch.utils.flop_counter import FlopCounterMode
 
 from shardwright.cost.model_flops import model_flops
@@ -89,7 +89,7 @@ def test_the_divergence_is_that_of_pytorch() -> None:
     own, other = (torch.randn(2, 5, 11, dtype=torch.float64, generator=generator) for _ in range(2))
     labels = torch.tensor([[0, 1, -1, 3, 4], [0, -1, 2, 3, 4]])
     asked = own.clone().requires_grad_()
-    each = F.kl_div(F.log_softmax(asked, -1), F.log_softmax(other, -1), reduction="none", log_target=True).sum(-1)
+    each = kl_div(log_softmax(asked, -1), log_softmax(other, -1), reduction="none", log_target=True).sum(-1)
     wanted = torch.where(labels >= 0, each, 0)
     wanted.sum().backward()
     value, back = divergence(own, other, labels)

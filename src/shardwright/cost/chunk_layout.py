@@ -32,7 +32,8 @@ class ChunkLayout:
     """c = chunk, r = pipeline rank, b = block of the model. Equal only to itself.
 
     Args:
-        contents: blocks of each chunk in order. counts: (c, b). layer, end, head: (b,) which blocks are layers, are the model's own ends, compute logits.
+        contents: blocks of each chunk in order. counts: (c, b). layer, end, head: (b,) which blocks are layers, are the model's own
+            embedding or head, compute logits.
         first, last: (c,) the first and last block of each chunk. reduced: see `reduced_last`. by_rank: (r, b) blocks of each rank.
         pp, vpp: ranks, and chunks a rank.
     """

@@ -73,5 +73,5 @@ def _zero_violations(problem: Problem, *, zero: int, pipeline: bool) -> Iterator
             rule="runtime.zero",
             message=f"{runtime.name} has no zero{zero}{' with pp above 1' if pipeline else ''}",
             hint=f"stages {', '.join(map(str, runtime.zero_stages))}, with a pipeline up to {runtime.zero_with_pipeline}"
-            + (f"; zero3 of frozen parameters, a teacher's among them, is not priced yet" if problem.model.is_partly_trained else ""),
+            + ("; zero3 of frozen parameters, a teacher's among them, is not priced yet" if problem.model.is_partly_trained else ""),
         )
