@@ -11,11 +11,10 @@ import pytest
 from shardwright.api.grids import check, plan
 from shardwright.api.joint import plan_joint
 from shardwright.api.mixed import plan_mixed
-from shardwright.api.problems import priced_runtime
 from shardwright.api.simulations import simulate
 from shardwright.errors import InfeasibleError, ShardwrightError, StrategyError, UsageError
 from shardwright.model.taught import taught
-from shardwright.program.legal import facts_of
+from shardwright.program.legal import facts_of, priced_runtime
 from shardwright.search.grid.find import find
 from shardwright.search.grid.space import exhaustive_space, standard_space
 from shardwright.search.request import Request

@@ -16,12 +16,11 @@ from shardwright.hardware.overrides import effective_memory, limit_devices, rese
 from shardwright.hardware.profile.apply import apply_profile, profiled_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.asked import asked_model
-from shardwright.model.ir.graph import Model
 from shardwright.program.legal import facts_of as facts_of
+from shardwright.program.legal import priced_runtime
 from shardwright.program.problem import Problem
 from shardwright.program.same import one_of_equals
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
-from shardwright.runtime.runtime import Runtime
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space, with_options
 from shardwright.search.request import Request
@@ -80,14 +79,6 @@ def problem_of(request: Request) -> Problem:
         _require_units(group.kind.accelerator, problem)
     _require_countable(problem)
     return one_of_equals(problem)
-
-
-def priced_runtime(runtime: Runtime, model: Model) -> Runtime:
-    """`runtime` without what is not priced for `model`: gathers of frozen parameters, which ZeRO-3 shards too."""
-    if not model.is_partly_trained:
-        return runtime
-    below = tuple(stage for stage in runtime.zero_stages if stage < 3)
-    return replace(runtime, zero_stages=below, zero_with_pipeline=min(runtime.zero_with_pipeline, 2))
 
 
 def _require_units(device: Accelerator, problem: Problem) -> None:
