@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,14 +13,15 @@ from torch.nn.functional import kl_div, log_softmax
 from torch.utils.flop_counter import FlopCounterMode
 
 from shardwright.cost.model_flops import model_flops
+from shardwright.errors import DataError
 from shardwright.execute.numerics.divergence import Divergence
 from shardwright.execute.proof.prove import made_batch, prove
 from shardwright.execute.proof.shorten import num_operators, shortened
-from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.shares.parameters import Key, seeded
 from shardwright.execute.training.step import run_step, unsplit
+from shardwright.execute.weights.read import open_weights
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
-from shardwright.model.ir.block import TEACHER
 from shardwright.model.ir.graph import Model
 from shardwright.model.taught import taught
 from shardwright.program.problem import Problem
@@ -28,6 +30,7 @@ from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.execute.counts import problem_of
+from tests.execute.small_plans import Small, run_here
 from tests.execute.test_counts import same
 from tests.execute.test_plans import assert_equal
 from tests.jobs import training_job
@@ -35,6 +38,7 @@ from tests.strategy.zoo_models import dense, sparse
 
 TOKENS, BATCH = 16, 8
 BESIDE = taught(dense(layers=2), dense(layers=3))
+STAGE = "teacher_embed+teacher_layers:3+embed+2+head"
 OF_EXPERTS = taught(dense(layers=2), sparse(dense_layers=1, layers=1))
 
 
@@ -67,13 +71,42 @@ def test_a_teacher_of_experts() -> None:
     same(problem_of(plan, model=OF_EXPERTS, job=job))
 
 
+def test_training_changes_the_model_and_never_the_teacher() -> None:
+    """Two steps on four devices end where one device ends; the teacher's parameters are what they were."""
+    small = Small(
+        body=f"lane main samples {BATCH} in 2\n  stages {STAGE} on 0\n    all = t2 b2\norder 1f1b(main)\n",
+        whole=lambda: BESIDE,
+        zero="zero all: all/1/1\n",
+    )
+    reports, members = run_here(small, small.known(), steps=2)
+    others, alone = run_here(small, small.alone(), steps=2)
+    for one, other in zip(reports, others, strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=1e-9)
+    source = seeded(small.model, seed=0)
+    for member in (*members.values(), *alone.values()):
+        for key, boxes in member.store.held.items():
+            for held in boxes.values():
+                place = torch.meshgrid(*(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in held.box), indexing="ij")
+                unchanged = torch.equal(held.value, source(key)[place].to(held.value.dtype))
+                assert unchanged is is_of_teacher(small.model, key), key
+
+
+def test_published_weights_beside_a_teacher_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="teacher") as caught:
+        open_weights(tmp_path, model=BESIDE, dtype=torch.float32)
+    assert caught.value.hint
+
+
+def is_of_teacher(model: Model, key: Key) -> bool:
+    return model.blocks[model.runs[key[0]].block].is_teachers or key[3].startswith("teacher.")
+
+
 def test_the_teacher_alone_keeps_nothing_and_has_no_gradient() -> None:
     job = training_job(seq_len=TOKENS, global_batch=2)
     step = run_step(BESIDE, job, unsplit(BESIDE, job), batch=made_batch(BESIDE, job, seed=0), source=seeded(BESIDE, seed=0))
     (store,) = step.stores.values()
     for key, boxes in store.held.items():
-        of_teacher = BESIDE.blocks[BESIDE.runs[key[0]].block].sequence == TEACHER or key[3].startswith("teacher.")
-        assert all((held.gradient is None) is of_teacher for held in boxes.values()), key
+        assert all((held.gradient is None) is is_of_teacher(BESIDE, key) for held in boxes.values()), key
 
 
 def test_a_model_beside_itself_learns_nothing() -> None:

@@ -26,9 +26,9 @@ from shardwright.model.ir.operator import Operator
 
 
 def without_gradient(block: Block) -> frozenset[str]:
-    """Tensors in `block` without a gradient: names of operators, ``input`` and ``memory``."""
+    """Tensors in `block` without a gradient: names of operators, ``input`` and ``memory``. A lookup reads data, which have none."""
     found = set(block.constant)
-    for operator in block.operators if found else ():
+    for operator in block.operators:
         if found.issuperset(operator.inputs) and not any(p.trainable for p in operator.parameters):
             found.add(operator.name)
     return frozenset(found)
@@ -36,7 +36,7 @@ def without_gradient(block: Block) -> frozenset[str]:
 
 def asks_inputs(operator: Operator, constant: frozenset[str]) -> bool:
     """`operator` computes an input gradient. `constant`: see `without_gradient`."""
-    return not constant or not constant.issuperset(operator.inputs)
+    return not constant.issuperset(operator.inputs)
 
 
 def has_backward(block: Block) -> bool:
