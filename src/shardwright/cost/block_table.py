@@ -128,7 +128,7 @@ def block_tables(
     seconds, again, clock, pair = sums.seconds, sums.again, sums.clock, sums.pair
     overlappable = np.zeros(n)
     beside = sums.by_operator if runtime.tp_overlap is not TpOverlap.DGRAD or products_yield(machine.accelerator.name) else {}
-    again_moved = moved_again(program, runtime)
+    again_moved, redone = moved_again(program, runtime), program.has_backward
     for move in program.moves:
         held, size = wait_s if on_own_kernels(move, runtime) else 0.0, spans(move)[0].size
         shown, hidden = move_cost(move, moved(move), size, wait_s=held, by_operator=sums.by_operator, yielding=beside, core=sums.core)
@@ -143,14 +143,14 @@ def block_tables(
             clock.move(move, phase, shown, hidden=hidden)
         if phase is Phase.F:
             again[part, [move.operator in some for some in sums.names]] += shown
-            if program.has_backward and again_moved(move):
+            if redone and again_moved(move):
                 seconds[3, part] += shown
     overlappable += _wait_for_host(seconds, clock, pair if runtime.expert_overlap else None)
     seconds[3, ELEMENT] += waited_for_host(host_bytes(program, local), rate=host_rate, seconds=seconds)
     parked = checkpoint_seconds(program, local, rate=host_rate)
     island = network.domain
     return BlockTables(
-        seconds=_with_modules(seconds, again, sums.stops, parked, redone=program.has_backward),
+        seconds=_with_modules(seconds, again, sums.stops, parked, redone=redone),
         saved_bytes=sums.saved_bytes,
         flops=sums.flops,
         overlappable=overlappable,

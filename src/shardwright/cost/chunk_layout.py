@@ -53,7 +53,15 @@ class ChunkLayout:
 
 def reduced_last(model: Model, contents: Sequence[Content]) -> IntArray:
     """(c,) the block of each chunk whose gradients are reduced last: the first one with any; the first of all where none has any."""
-    found = [next((b for b, _ in c if has_trained(model.blocks[b])), c[0][0]) if c else 0 for c in contents]
+    trained = {b for b, block in enumerate(model.blocks) if has_trained(block)}
+    found = []
+    for content in contents:
+        place = content[0][0] if content else 0
+        for block, _ in content:
+            if block in trained:
+                place = block
+                break
+        found.append(place)
     return np.array(found, dtype=np.int64)
 
 

@@ -2,7 +2,7 @@
 
 A tensor has a gradient if an operator before it, or the one that makes it, has a trained parameter. An operator then computes
 
-    I (input gradient)  iff one of its inputs has a gradient,
+    I (input gradient)  iff one of its inputs has a gradient, or it has adapters,
     W (weight gradient) iff a parameter of its own is trained,
 
 keeps what its backward reads iff what it makes has a gradient, and the cotangent of a tensor moves iff the tensor has a gradient. That
@@ -11,20 +11,24 @@ least one of its input tensors require grad"), read.
 
 Blocks carry the part that their own operators do not say (`Block.constant`); lowering, prices, model FLOPs and execution read this file.
 
-Leaves out: a block that runs several times is one block, so where its first copy alone has a constant input, that copy has the backward
-of the others (one layer's input gradient). Data have no gradient either; the first product of an image tower keeps its own, as measured
-tables count it, unless something of the model is frozen.
+The gradient of an adapter's first factor needs the cotangent behind it, which is a part of I.
+
+Leaves out: that the rest of an adapter's I may be for nobody, and that a block that runs several times is one block: where its first copy
+alone has a constant input, that copy has the backward of the others (one layer's input gradient). Data have no gradient either; the first
+product of an image tower keeps its own, as measured tables count it, unless something of the model is frozen.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 
 
+@lru_cache(maxsize=4096)
 def without_gradient(block: Block) -> frozenset[str]:
     """Tensors in `block` without a gradient: names of operators, ``input`` and ``memory``. A lookup reads data, which have none."""
     found = set(block.constant)
@@ -36,7 +40,7 @@ def without_gradient(block: Block) -> frozenset[str]:
 
 def asks_inputs(operator: Operator, constant: frozenset[str]) -> bool:
     """`operator` computes an input gradient. `constant`: see `without_gradient`."""
-    return not constant.issuperset(operator.inputs)
+    return operator.adapted or not constant.issuperset(operator.inputs)
 
 
 def has_backward(block: Block) -> bool:

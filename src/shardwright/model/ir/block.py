@@ -11,6 +11,7 @@ MEMORY = "memory"
 TEXT = "text"
 TEACHER = "teacher"
 """The text once more, as a frozen teacher runs over it (`model.taught`)."""
+_WORDS = frozenset({OperatorClass.EMBED, OperatorClass.HEAD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class Block:
     @property
     def has_words(self) -> bool:
         """It is an embedding or a head."""
-        return any(o.klass in (OperatorClass.EMBED, OperatorClass.HEAD) for o in self.operators)
+        return not _WORDS.isdisjoint([o.klass for o in self.operators])
 
     @property
     def is_end(self) -> bool:

@@ -40,17 +40,19 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
             local = _local(operator, structure, context)
             asked = asks_inputs(operator, constant)
             again = chunks_sorted(operator, local) if _sorts_again(operator, structure, context) else ()
-            works += [work for work in (*_tasks(operator, local), *again) if asked or work.phase is not Phase.I]
+            works += _wanted((*_tasks(operator, local), *again), operator, asked=asked)
             for number, move in enumerate(own_moves(operator, structure, context)):
                 if asked or move.phase is not Phase.I:
                     moves[operator.name, "own", number] = move
         for name in operator.inputs:
             source = operators.get(name)
             if source is None or structure.runs(operator) or structure.runs(source):
-                for between, move in _asked(edge_moves(source, operator, structure, context), name, constant):
+                sent = edge_moves(source, operator, structure, context)
+                for between, move in _forth(sent) if name in constant else sent:
                     moves.setdefault((name, move.phase, move.kind, *move.axes, *move.group, between), move)
     last = block.operators[-1]
-    for between, move in _asked(exit_moves(last, structure, context), last.name, constant):
+    left = exit_moves(last, structure, context)
+    for between, move in _forth(left) if last.name in constant else left:
         moves.setdefault((last.name, move.phase, move.kind, *move.axes, *move.group, between, "exit"), move)
     works = _cast_before(works, tuple(moves.values()))
     weighed = {w.operator for w in works if w.phase is Phase.W}
@@ -67,9 +69,19 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
     )
 
 
-def _asked(moves: list[tuple[Hashable, Move]], tensor: str, constant: frozenset[str]) -> list[tuple[Hashable, Move]]:
-    """Moves of a tensor, without those of a cotangent that nobody asks for."""
-    return [(between, move) for between, move in moves if tensor not in constant or move.phase is not Phase.I]
+def _forth(moves: list[tuple[Hashable, Move]]) -> list[tuple[Hashable, Move]]:
+    """Moves of a tensor, without those of its cotangent."""
+    return [(between, move) for between, move in moves if move.phase is not Phase.I]
+
+
+def _wanted(works: tuple[BlockWork, ...], operator: Operator, *, asked: bool) -> tuple[BlockWork, ...]:
+    """Kernels of an operator, without those of an input gradient that is not asked for.
+
+    One kernel makes both gradients of a norm, a convolution or a scan: it runs for either.
+    """
+    if asked or (operator.trains_own and all(work.phase is not Phase.W for work in works)):
+        return works
+    return tuple(work for work in works if work.phase is not Phase.I)
 
 
 def _cast_before(works: list[BlockWork], moves: tuple[Move, ...]) -> list[BlockWork]:
