@@ -17,8 +17,11 @@ from shardwright.api.simulations import simulate
 from shardwright.cost.columns import block_context
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.proof.prove import prove
+from shardwright.execute.proof.prove import made_batch, prove
+from shardwright.execute.proof.shrink import shrink
+from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.state.initial import InitialValues
+from shardwright.execute.training.step import run_step, unsplit
 from shardwright.execute.weights.layout import adapters
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
@@ -113,6 +116,19 @@ def test_adapters_begin_at_zero_and_no_checkpoint_has_them() -> None:
     keys = sorted(k for k in adapters(model) if k[:2] == (run, 0))
     assert [k[3] for k in keys] == ["qkv.lora_a", "qkv.lora_b", "qkv.lora_b.1", "qkv.lora_b.2"]
     assert [bool(values(key).any()) for key in keys] == [True, False, False, False]
+
+
+def test_adapters_behind_a_frozen_embedding_have_gradients() -> None:
+    """Nothing before the first layer is trained, so that its input has no gradient; both factors of its adapters have one."""
+    model = trained(sparse(dense_layers=1, layers=1), "lora:r4:attn,mlp")
+    small = shrink(model)
+    job = job_from_flags(seq_len=8, global_batch=2)
+    step = run_step(small, job, unsplit(small, job), batch=made_batch(small, job, seed=0), source=seeded(small, seed=0))
+    (store,) = step.stores.values()
+    found = {key: held.gradient for key, boxes in store.held.items() for held in boxes.values() if "lora" in key[3]}
+    first = {run.name: i for i, run in enumerate(small.runs) if run.count == 1}
+    assert any(key[0] in first.values() for key in found)
+    assert all(gradient is not None and bool(gradient.any()) for gradient in found.values())
 
 
 def test_adapters_of_routed_experts_are_refused_by_name() -> None:

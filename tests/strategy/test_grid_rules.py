@@ -41,6 +41,7 @@ def any_facts(generator: random.Random) -> GridFacts:
         expert_ffn=some(6, 8) if experts else 0,
         scan_heads=some(0, 4, 6),
         causal=generator.random() < 0.5,
+        teacher=some(0, 0, 1, 8),
     )
 
 
@@ -133,7 +134,7 @@ def _legal(seed: int) -> int:
     runtime = replace(
         case.problem.runtime, context_ulysses=True, sequence_parallel=True, expert_parallel=True, schedules=values["schedule"]
     )
-    odd = {"seq_len": 12, "global_batch": 12, "ffn": 3, "scan_heads": 3, "experts": 6, "expert_ffn": 3}
+    odd = {"seq_len": 12, "global_batch": 12, "ffn": 3, "scan_heads": 3, "experts": 6, "expert_ffn": 3, "teacher": 1}
     facts = replace(case.facts, **{name: generator.choice((getattr(case.facts, name), value)) for name, value in odd.items()})
     try:
         members = enumerate_members(replace(case.problem, runtime=runtime), space, facts)

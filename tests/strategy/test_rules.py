@@ -112,6 +112,7 @@ GRIDS = [
     ("grid.host", "dp4 pp4 host=3 schedule=1f1b"),
     ("grid.host", "dp16 recompute=full host=3"),
     ("grid.zero", "dp16 zero1 shard3"),
+    ("grid.teacher", "dp2 pp8 schedule=1f1b"),
 ]
 
 
@@ -119,6 +120,7 @@ def _grid_rules(text: str) -> set[str]:
     """Rules that a grid's text breaks, at birth or for the facts (fewer of its widths where the text is about widths)."""
     facts = replace(FACTS, ffn=4, experts=0) if text == "tp8 dp2" else replace(FACTS, seq_len=16) if text == "cp16" else FACTS
     facts = replace(facts, scan_heads=0, kv_heads=3) if text == "tp16" else facts
+    facts = replace(facts, teacher=4) if text == "dp2 pp8 schedule=1f1b" else facts
     try:
         return {v.rule for v in violations(parse_grid(text), facts=facts, general=True)}
     except StrategyError as error:

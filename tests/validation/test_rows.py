@@ -307,3 +307,46 @@ def test_what_no_device_can_do_is_inconsistent(field: str, value: Any, said: str
     """13.75 ms instead of s; a length whose scores take years."""
     skip = _skip(replace(_row("korthikanti", "gpt3-175B selective"), **{field: value}))
     assert (skip.reason, said in skip.detail) == (SkipReason.INCONSISTENT_CONFIGURATION, True)
+
+
+TAUGHT = Measurement(
+    line=2,
+    source_id="lab",
+    table_or_row="distilled",
+    model_name="llama-3.2-1b",
+    gpu="H100 SXM",
+    gpu_count=8,
+    tp=1,
+    pp=1,
+    architecture="llama-3.2-1b",
+    seq_len=2048,
+    global_batch=16,
+    micro_batch=1,
+    precision="bf16",
+    recompute="none",
+    zero_stage_or_fsdp="ZeRO-1",
+    runtime="megatron-core",
+    measured_iter_time_s=1.0,
+    teacher="llama-3.1-8b",
+)
+
+
+def test_a_row_beside_a_teacher_is_a_case() -> None:
+    alone, beside = _case(replace(TAUGHT, teacher="")), _case(TAUGHT)
+    assert beside.model.num_parameters == alone.model.num_parameters + catalog_entry("llama-3.1-8b").parameters
+    assert beside.model.num_trainable_parameters == alone.model.num_parameters
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "detail"),
+    [
+        ({"teacher": "no-such"}, SkipReason.UNSUPPORTED_MODEL, "no-such"),
+        ({"teacher": "gpt3-175b"}, SkipReason.UNSUPPORTED_MODEL, "words"),
+        ({"teacher": "", "launch": "--export-kd-teacher-load /ckpt --bf16"}, SkipReason.INCOMPLETE_CONFIGURATION, "teacher"),
+        ({"zero_stage_or_fsdp": "ZeRO-3", "runtime": "torchtitan"}, SkipReason.UNSUPPORTED_STRATEGY, "zero3"),
+    ],
+)
+def test_a_teacher_that_is_not_said_or_not_priced_is_no_case(changes: dict[str, Any], reason: SkipReason, detail: str) -> None:
+    skip = _skip(replace(TAUGHT, **changes))
+    assert skip.reason is reason
+    assert detail in skip.detail

@@ -36,10 +36,12 @@ def plan_joint(
         tolerance: gap that is good enough. stop_at, engine: see `find_joint`.
 
     Raises:
-        InfeasibleError: nothing fits.
+        InfeasibleError: nothing fits. UsageError: the model is beside a teacher.
     """
     request = with_defaults(request)
     problem = problem_of(request)
+    if problem.model.teacher_layers:
+        raise UsageError("a model beside a teacher is not searched jointly yet", hint="--space standard or exhaustive")
     facts = facts_of(problem)
     grids = replace(request, space="standard") if request.space in SPACES else request
     space, capacity = space_of(grids, problem, facts), capacity_of(request, problem)

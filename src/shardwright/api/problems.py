@@ -16,14 +16,12 @@ from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.overrides import effective_memory, limit_devices, reserve_memory
 from shardwright.hardware.profile.apply import apply_profile, profiled_cluster
 from shardwright.job.border import job_from_flags
-from shardwright.model.catalog.catalog import load_model
-from shardwright.model.ir.graph import Model
-from shardwright.model.trained import trained
+from shardwright.model.asked import asked_model
 from shardwright.program.legal import facts_of as facts_of
+from shardwright.program.legal import priced_runtime
 from shardwright.program.problem import Problem
 from shardwright.program.same import one_of_equals
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
-from shardwright.runtime.runtime import Runtime
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space, with_options
 from shardwright.search.request import Request
@@ -74,7 +72,7 @@ def problem_of(request: Request) -> Problem:
         ModelError, ClusterError, RuntimeModelError, UsageError: by what is wrong with it.
     """
     request = with_defaults(request)
-    model = trained(load_model(request.model), request.train)
+    model = asked_model(request.model, train=request.train, teacher=request.teacher)
     needed = {b.sequence for b in model.blocks} | {b.memory for b in model.blocks if b.memory}
     job = job_from_flags(
         seq_len=request.seq_len,
@@ -89,19 +87,11 @@ def problem_of(request: Request) -> Problem:
     )
     if job.expert_imbalance > 1.0 and not any(o.experts for b in model.blocks for o in b.operators):
         raise UsageError(f"--expert-imbalance {job.expert_imbalance:g} for a model without experts", hint="drop the flag")
-    problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=_priced(load_runtime(request.runtime), model))
+    problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=priced_runtime(load_runtime(request.runtime), model))
     for group in problem.cluster.groups:
         _require_units(group.kind.accelerator, problem)
     _require_countable(problem)
     return one_of_equals(problem)
-
-
-def _priced(runtime: Runtime, model: Model) -> Runtime:
-    """`runtime` without what is not priced for `model`: gathers of frozen parameters, which ZeRO-3 shards too."""
-    if model.base is None:
-        return runtime
-    below = tuple(stage for stage in runtime.zero_stages if stage < 3)
-    return replace(runtime, zero_stages=below, zero_with_pipeline=min(runtime.zero_with_pipeline, 2))
 
 
 def _require_units(device: Accelerator, problem: Problem) -> None:

@@ -47,6 +47,7 @@ def compare(
     dropout: flags.Dropout = False,
     gradient_wire: flags.GradientWire = "",
     train: flags.Train = "",
+    teacher: flags.Teacher = "",
     profile: flags.ProfileFile = "",
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,

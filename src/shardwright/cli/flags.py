@@ -91,6 +91,10 @@ Train = Annotated[
     str,
     typer.Option("--train", metavar="WHAT", help="What is trained: all, lora:r16, lora:r16:attn,mlp, frozen:embed.", show_default="all"),
 ]
+Teacher = Annotated[
+    str,
+    typer.Option("--teacher", metavar="MODEL", help="Frozen model that runs forward beside MODEL, whose logits the loss reads."),
+]
 ProfileFile = Annotated[
     str, typer.Option("--profile", metavar="FILE", help="Profile of measured rates, written by `shardwright calibrate -o`.")
 ]

@@ -50,6 +50,7 @@ def plan(
     dropout: flags.Dropout = False,
     gradient_wire: flags.GradientWire = "",
     train: flags.Train = "",
+    teacher: flags.Teacher = "",
     profile: flags.ProfileFile = "",
     space: Annotated[str, typer.Option("--space", help=SPACE_HELP)] = "standard",
     time_limit: Annotated[

@@ -28,6 +28,7 @@ def simulate(
     dropout: flags.Dropout = False,
     gradient_wire: flags.GradientWire = "",
     train: flags.Train = "",
+    teacher: flags.Teacher = "",
     profile: flags.ProfileFile = "",
     memory_reserve: flags.MemoryReserve = "0",
     output: flags.Output = None,

@@ -96,8 +96,8 @@ def block_sums(
     by_operator: Kernels = {}
     sixteen, unquantised = sixteen_bit(machine), unquantised_operators(program)
     clock, pair = HostClock(program, local, machine=machine, runtime=runtime), PairedLayer(program, rows=n)
-    names = tuple([rebuilt(program.operators, under).again for _, under in variants])
-    again = np.zeros((len(PARTS), len(variants), n))
+    names = tuple([rebuilt(program.operators, under).again - program.constant for _, under in variants])
+    again, redone = np.zeros((len(PARTS), len(variants), n)), program.has_backward
     for work in program.works:
         spent, count = work_seconds(work, local, sixteen if work.operator in unquantised else machine)
         clock.kernel(work, spent)
@@ -107,7 +107,7 @@ def block_sums(
         if work.phase is Phase.F:
             flops += count
             again[part, [work.operator in some for some in names]] += spent
-            seconds[3, part] += spent * redone_share(program, work, local, runtime)
+            seconds[3, part] += spent * redone_share(program, work, local, runtime) * redone
         if work.attention is not None:
             core[work.phase] += spent
         if work.one_pass:

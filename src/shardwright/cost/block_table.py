@@ -128,7 +128,7 @@ def block_tables(
     seconds, again, clock, pair = sums.seconds, sums.again, sums.clock, sums.pair
     overlappable = np.zeros(n)
     beside = sums.by_operator if runtime.tp_overlap is not TpOverlap.DGRAD or products_yield(machine.accelerator.name) else {}
-    again_moved = moved_again(program, runtime)
+    again_moved, redone = moved_again(program, runtime), program.has_backward
     for move in program.moves:
         held, size = wait_s if on_own_kernels(move, runtime) else 0.0, spans(move)[0].size
         shown, hidden = move_cost(move, moved(move), size, wait_s=held, by_operator=sums.by_operator, yielding=beside, core=sums.core)
@@ -143,14 +143,14 @@ def block_tables(
             clock.move(move, phase, shown, hidden=hidden)
         if phase is Phase.F:
             again[part, [move.operator in some for some in sums.names]] += shown
-            if again_moved(move):
+            if redone and again_moved(move):
                 seconds[3, part] += shown
     overlappable += _wait_for_host(seconds, clock, pair if runtime.expert_overlap else None)
     seconds[3, ELEMENT] += waited_for_host(host_bytes(program, local), rate=host_rate, seconds=seconds)
     parked = checkpoint_seconds(program, local, rate=host_rate)
     island = network.domain
     return BlockTables(
-        seconds=_with_modules(seconds, again, sums.stops, parked),
+        seconds=_with_modules(seconds, again, sums.stops, parked, redone=redone),
         saved_bytes=sums.saved_bytes,
         flops=sums.flops,
         overlappable=overlappable,
@@ -159,16 +159,18 @@ def block_tables(
     )
 
 
-def _with_modules(seconds: FloatArray, again: FloatArray, stops: FloatArray, parked: FloatArray) -> FloatArray:
+def _with_modules(seconds: FloatArray, again: FloatArray, stops: FloatArray, parked: FloatArray, *, redone: bool) -> FloatArray:
     """(phases, parts, v, n) `seconds` where modules run again in backward, under checkpoints of their own in layers that are not recomputed
     whole.
 
     Args:
         again: (parts, v, n) seconds of kernels and exposed moves of the modules. stops: what a checkpoint of a whole layer leaves out.
-        parked: what it waits for its input in host memory.
+        parked: what it waits for its input in host memory. redone: it has a backward, for which a whole layer could run again.
     """
     found = np.repeat(seconds[:, :, None], again.shape[1], axis=2)
     found[1] += again
+    if not redone:
+        return found
     found[4] = found[0] - again
     found[4, GEMM] = found[4, GEMM] - stops
     found[4, ELEMENT] = found[4, ELEMENT] + parked

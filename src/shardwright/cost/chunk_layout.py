@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,17 +16,15 @@ from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.same import Same
 from shardwright.program.stages.chunks import Content, chunk_contents
 
-_ENDS = (OperatorClass.EMBED, OperatorClass.HEAD)
-
-
-def is_layer(block: Block) -> bool:
-    """The block is no embedding and no head: recompute applies to it."""
-    return not any(o.klass in _ENDS for o in block.operators)
-
 
 def has_head(block: Block) -> bool:
     """The block computes logits."""
     return any(o.klass is OperatorClass.HEAD for o in block.operators)
+
+
+def has_trained(block: Block) -> bool:
+    """Some parameter of the block has a gradient."""
+    return any(p.trainable for o in block.operators for p in o.parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,20 +32,37 @@ class ChunkLayout:
     """c = chunk, r = pipeline rank, b = block of the model. Equal only to itself.
 
     Args:
-        contents: blocks of each chunk in order. counts: (c, b). layer, head: (b,) which blocks are layers, compute logits.
-        first, last: (c,) the first and last block of each chunk. by_rank: (r, b) blocks of each rank.
+        contents: blocks of each chunk in order. counts: (c, b). layer, end, head: (b,) which blocks are layers, are the model's own
+            embedding or head, compute logits.
+        first, last: (c,) the first and last block of each chunk. reduced: see `reduced_last`. by_rank: (r, b) blocks of each rank.
         pp, vpp: ranks, and chunks a rank.
     """
 
     contents: tuple[Content, ...]
     counts: IntArray
     layer: BoolArray
+    end: BoolArray
     head: BoolArray
     first: IntArray
     last: IntArray
+    reduced: IntArray
     by_rank: IntArray
     pp: int
     vpp: int
+
+
+def reduced_last(model: Model, contents: Sequence[Content]) -> IntArray:
+    """(c,) the block of each chunk whose gradients are reduced last: the first one with any; the first of all where none has any."""
+    trained = {b for b, block in enumerate(model.blocks) if has_trained(block)}
+    found = []
+    for content in contents:
+        place = content[0][0] if content else 0
+        for block, _ in content:
+            if block in trained:
+                place = block
+                break
+        found.append(place)
+    return np.array(found, dtype=np.int64)
 
 
 def layout_of(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()) -> ChunkLayout:
@@ -75,10 +91,12 @@ def _layout_of(known: Same[Model], pp: int, vpp: int, first: int, last: int, lay
     return ChunkLayout(
         contents=contents,
         counts=counts,
-        layer=np.array([is_layer(b) for b in model.blocks]),
+        layer=np.array([b.is_layer for b in model.blocks]),
+        end=np.array([b.is_end for b in model.blocks]),
         head=np.array([has_head(b) for b in model.blocks]),
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
         last=np.array([content[-1][0] if content else 0 for content in contents], dtype=np.int64),
+        reduced=reduced_last(model, contents),
         by_rank=counts.reshape(vpp, pp, -1).sum(axis=0),
         pp=pp,
         vpp=vpp,

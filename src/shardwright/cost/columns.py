@@ -24,11 +24,11 @@ from shardwright.cost.communication import (
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import overlap_buffer_bytes
+from shardwright.cost.logits import logits_bytes, loss_of
 from shardwright.cost.move_prices import lying_seconds
 from shardwright.cost.overlap import without_fused_overlap
 from shardwright.cost.parts import MODES, PARTS, PHASES
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block import BlockProgram, Move
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.local_size import Context, is_hybrid
@@ -297,14 +297,9 @@ def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -
 
 
 def _logits_bytes(problem: Problem, rows: Rows) -> tuple[IntArray, IntArray]:
-    """Bytes of logits and their copies at the peak of the loss, and of the allocator's blocks for them.
-
-    Runtime's bytes an element x tokens x ceil(vocab / tp).
-    """
-    runtime = problem.runtime
-    if not any(o.kind is OperatorKind.LOSS for b in problem.model.blocks for o in b.operators):
+    """`logits_bytes` of every row: the tokens of a microbatch of a member of cp, ceil(vocab / tp) words."""
+    loss, each = loss_of(problem.model), rows["mbs"] * -(-problem.job.sequence_length // rows["cp"])
+    if loss is None:
         return np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
-    tokens = -(-rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]) // max(runtime.logits_parts, 1))
-    elements = tokens * -(-problem.model.vocab // rows["tp"])
-    more = np.where(rows["tp"] > 1, runtime.split_logits_bytes, 0)
-    return elements * (runtime.logits_bytes + more), elements * ((runtime.logits_blocks_bytes or runtime.logits_bytes) + more)
+    width = -(-problem.model.vocab // rows["tp"])
+    return logits_bytes(loss, problem.runtime, tokens=each, width=width, split=rows["tp"] > 1)

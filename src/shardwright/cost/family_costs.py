@@ -13,7 +13,7 @@ from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.block_table import BlockTable
 from shardwright.cost.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.chunk_layout import ChunkLayout, has_head, is_layer
+from shardwright.cost.chunk_layout import ChunkLayout, has_head, has_trained
 from shardwright.cost.columns import OF_BLOCKS, LayerTable
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.device_blocks import WIDTHS, block_on_device, parts_along, product_class
@@ -21,6 +21,7 @@ from shardwright.cost.device_buffers import communicator_bytes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
 from shardwright.cost.gradient_sums import ShardRule, group_shares, shard_rule, sync_of
 from shardwright.cost.kept import is_on_host
+from shardwright.cost.logits import logits_bytes
 from shardwright.cost.mesh_table import MeshTable
 from shardwright.cost.parts import MODES
 from shardwright.cost.priced import Choices, Priced
@@ -157,10 +158,12 @@ def _compose(
     layout = ChunkLayout(
         contents=(tuple((i, p.segment.count) for i, p in enumerate(here)),),
         counts=counts,
-        layer=np.array([is_layer(p.segment.block) for p in here], dtype=np.bool_),
+        layer=np.array([p.segment.block.is_layer for p in here], dtype=np.bool_),
+        end=np.array([p.segment.block.is_end for p in here], dtype=np.bool_),
         head=np.array([has_head(p.segment.block) for p in here], dtype=np.bool_),
         first=np.zeros(1, dtype=np.int64),
         last=np.array([max(len(here) - 1, 0)], dtype=np.int64),
+        reduced=np.array([next((i for i, p in enumerate(here) if has_trained(p.segment.block)), 0)], dtype=np.int64),
         by_rank=counts,
         pp=1,
         vpp=1,
@@ -226,18 +229,17 @@ def _layer_table(
 
 
 def _logits(own: Problem, stage: StageParts, device: int, segment: Segment, *, length: int) -> tuple[int, int]:
-    """Bytes of logits and their copies at the peak of the loss of `length` positions, and of the allocator's blocks for them."""
-    runtime = own.runtime
+    """`logits_bytes` of a device, where it computes the loss of `length` positions."""
     loss = next((o for o in segment.block.operators if o.kind is OperatorKind.LOSS), None)
     if loss is None:
         return 0, 0
     structure = CellStructure(stage=segment.cells, device=device - stage.base, length=length)
     if not structure.runs(loss):
         return 0, 0
-    width = structure.part(loss.reads[0], loss).times
-    elements = -(-structure.tokens(loss.klass, length).times // max(runtime.logits_parts, 1)) * width
-    more = runtime.split_logits_bytes if width < loss.reads[0].size else 0
-    return elements * (runtime.logits_bytes + more), elements * ((runtime.logits_blocks_bytes or runtime.logits_bytes) + more)
+    width, tokens = structure.part(loss.reads[0], loss).times, structure.tokens(loss.klass, length).times
+    split = np.array([width < loss.reads[0].size])
+    found = logits_bytes(loss, own.runtime, tokens=np.array([tokens]), width=np.array([width]), split=split)
+    return int(found[0][0]), int(found[1][0])
 
 
 def _mesh_table(

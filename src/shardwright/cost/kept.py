@@ -32,7 +32,7 @@ def kept_variant(table: BlockTable, program: BlockProgram, keeps: tuple[Keep, ..
             continue
         if is_on_host(keep):
             continue
-        names = named(program.operators, keep.operators)
+        names = named(program.operators, keep.operators) - program.constant
         moved = sum(
             int(evaluate(s.volume, degrees)[0])
             for s in program.saved

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.cost.compute import attention_flops
+from shardwright.model.gradients import asks_inputs, without_gradient
 from shardwright.model.ir.block import MEMORY
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
@@ -21,8 +22,8 @@ def model_flops(problem: Problem) -> tuple[float, float]:
     """Model FLOPs of a step (forward and backward, no recompute): with scores under the mask, and with the full square.
 
     Forward: GEMMs 2 x active parameters x tokens, attention 2 x tokens x keys x (head_dim + value_dim) x heads; as much for input
-    gradients of GEMMs and for weight gradients of what is trained, twice as much for attention: 3 x forward where all is. Leaves out
-    element-wise work, and the embedding lookup.
+    gradients of GEMMs and for weight gradients of what is trained, twice as much for attention: 3 x forward where all is, 1 x of what
+    lies before anything trained (`model.gradients`). Leaves out element-wise work, and the embedding lookup.
     """
     return _model_flops(Same(problem))
 
@@ -36,6 +37,7 @@ def _model_flops(known: Same[Problem]) -> tuple[float, float]:
     for run_ in problem.model.runs:
         block = problem.model.blocks[run_.block]
         tokens = job.tokens(block.sequence) or job.sequence_length
+        constant = without_gradient(block)
         for o in block.operators:
             weight, trained = (float(sum(p.size for p in o.parameters if p.trainable >= least)) for least in (False, True))
             if o.kind.value not in ("linear", "grouped-linear"):
@@ -44,7 +46,8 @@ def _model_flops(known: Same[Problem]) -> tuple[float, float]:
                 weight, trained = (size * o.experts.topk / o.experts.experts for size in (weight, trained))
             # Keys of cross-attention are projected once for every position of the memory.
             own = job.tokens(block.memory) if o.inputs == (MEMORY,) else tokens
-            dense = 2.0 * (2.0 * weight + trained) * own
+            asked = asks_inputs(o, constant)
+            dense = 2.0 * ((1.0 + asked) * weight + trained) * own
             scores = square = 0.0
             if o.attention is not None:
                 context = (job.tokens(block.memory) or tokens) if o.attention.cross else tokens
@@ -52,8 +55,8 @@ def _model_flops(known: Same[Problem]) -> tuple[float, float]:
                 count = np.array([tokens])
                 scores = float(attention_flops(o.attention, tokens=count, heads=heads, context=context)[0])
                 square = float(attention_flops(o.attention, tokens=count, heads=heads, context=context, causal=False)[0])
-            causal += run_.count * (dense + 3 * scores)
-            full += run_.count * (dense + 3 * square)
+            causal += run_.count * (dense + (1 + 2 * asked) * scores)
+            full += run_.count * (dense + (1 + 2 * asked) * square)
     return causal * job.global_batch, full * job.global_batch
 
 

@@ -87,7 +87,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         parts[0, :, SHARDING_PART] += np.where(filled, gather[layout.first], 0.0)
         parts[1, :, SHARDING_PART] += np.where(filled, gather[layout.last], 0.0)
     if each:
-        parts[1, :, SHARDING_PART] += np.where(filled, reduce[layout.first], 0.0)
+        parts[1, :, SHARDING_PART] += np.where(filled, reduce[layout.reduced], 0.0)
     start = layout.counts @ gather if choices.zero in (1, 2) else np.zeros(len(filled))
     end = np.zeros(len(filled)) if each else layout.counts @ reduce
     cuts = cuts_of(choices, priced)

@@ -11,9 +11,9 @@ from shardwright.errors import StrategyError, UsageError
 from shardwright.files.plan_file import parse_saved
 from shardwright.files.stored import StoredPlan
 from shardwright.files.text import read_text
+from shardwright.model.asked import asked_model
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
-from shardwright.model.trained import trained
 from shardwright.search.request import Request
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
@@ -136,7 +136,8 @@ def _is_path(source: str) -> bool:
 
 def _from_file(text: str, *, path: Path, model: str) -> NamedPlan:
     saved = parse_saved(text, name=str(path))
-    chosen, plan = trained(load_model(model or saved.request.model), saved.request.train), saved.plan
+    asked, plan = saved.request, saved.plan
+    chosen = asked_model(model or asked.model, train=asked.train, teacher=asked.teacher)
     if plan is None:
         assert saved.grid is not None
         plan = plan_of(saved.grid, model=chosen, global_batch=saved.request.global_batch)

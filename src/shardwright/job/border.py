@@ -8,7 +8,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
-from shardwright.job.training import Optimizer, SequenceLength, TrainingJob
+from shardwright.job.training import OF_TEXT, Optimizer, SequenceLength, TrainingJob
 
 MAX_TOKENS: Final = 2**32
 MAX_SAMPLES: Final = 2**32
@@ -100,7 +100,7 @@ def _imbalance(value: object) -> float:
 
 def _require(needed: Iterable[str], lengths: dict[str, int]) -> None:
     for name in needed:
-        if not name:
+        if not name or name in OF_TEXT:
             continue
         flag = _SEQUENCE_FLAGS.get(name)
         if flag is None:

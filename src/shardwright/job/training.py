@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from shardwright.dtype import Dtype
 
@@ -45,6 +46,10 @@ class SequenceLength:
     tokens: int
 
 
+OF_TEXT: Final = ("text", "teacher")
+"""Sequences of a model that are a sample's text: its own, and what a teacher reads beside it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
     """One training step to plan.
@@ -70,7 +75,8 @@ class TrainingJob:
 
     def tokens(self, sequence: str) -> int:
         """Tokens of one sample's sequence of that name; 0 if the job has none."""
-        return next((s.tokens for s in self.sequences if s.name == sequence), 0)
+        name = "text" if sequence in OF_TEXT else sequence
+        return next((s.tokens for s in self.sequences if s.name == name), 0)
 
     @property
     def sequence_length(self) -> int:

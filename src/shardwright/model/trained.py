@@ -3,9 +3,8 @@
 Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models (arXiv 2106.09685), section 4.1: y = x W + x A B with W frozen, A of
 (in, r), B of (r, out). A fused projection (q, k and v; gate and up) has one A and a B for each of its parts, as Megatron's linear layers
 have. The factor alpha / r is part of B. Frozen parameters have no gradient, no state of the optimizer and nothing to sum; a frozen product
-has no weight gradient and keeps its input for nobody; its input gradient is needed as before.
-
-Left out: what lies before the first trained parameter still has its backward (one layer's input gradient, a frozen image tower's).
+has no weight gradient and keeps its input for nobody; its input gradient is needed as before, unless nothing before it is trained
+(`model.gradients`): a frozen image tower has no backward.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from shardwright.errors import UsageError, nearest
+from shardwright.model.gradients import told_constants
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
@@ -85,7 +85,7 @@ def trained(model: Model, text: str) -> Model:
         _require(training.adapted, {n for o in products for n in (o.klass.value, o.name)}, default=training.adapted is ADAPTED)
     _require(training.frozen, {n for b, o in operators for n in (o.klass.value, b.name)})
     owners = frozenset(f"{b.name}.{p.name}" for b, o in operators if _is_named(b, o, training) for p in o.parameters)
-    result = replace(model, blocks=tuple(_block(block, training, owners) for block in model.blocks), base=model)
+    result = told_constants(replace(model, blocks=tuple(_block(block, training, owners) for block in model.blocks), base=model))
     if not result.num_trainable_parameters:
         raise UsageError(f"--train {text[:60]!r} leaves nothing to train", hint=_HINT)
     return result

@@ -31,7 +31,8 @@ class Request:
         gradient_wire: dtype of gradients on the network; empty = the one in which the runtime adds them up.
         search_memory: bytes for the members of a space (`search.grid.by_mesh`): a larger space is searched in parts.
         space: ``standard`` or ``exhaustive``. top: next best plans to rank.
-        train: what is trained (`model.trained.parse_training`); empty = all.
+        train: what is trained (`model.trained.parse_training`); empty = all. teacher: catalog name or path of the model whose logits the
+        loss reads (`model.taught`); empty = there is none.
         profile: path of a profile whose measured rates take the place of the catalog's; empty = none.
     """
 
@@ -58,3 +59,4 @@ class Request:
     top: int = 3
     profile: str = ""
     train: str = ""
+    teacher: str = ""

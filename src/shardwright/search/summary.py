@@ -68,7 +68,7 @@ def request_lines(request: Request) -> list[Line]:
     asked = (
         f"{request.model} on {request.cluster}{devices}: "
         f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step, {request.precision}"
-        f"{f', trained: {request.train}' if request.train else ''}"
+        f"{f', trained: {request.train}' if request.train else ''}{f', teacher: {request.teacher}' if request.teacher else ''}"
     )
     return [("", asked), *([("", f"pinned: {', '.join(chosen)}")] if chosen else [])]
 

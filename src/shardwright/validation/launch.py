@@ -80,6 +80,14 @@ def launched(row: Measurement, *, assumptions: list[str]) -> Measurement:
     return replace(row, **filled)
 
 
+def loads_teacher(row: Measurement) -> bool:
+    """The row's launch loads a teacher's checkpoint: a directory, which does not say the teacher's sizes.
+
+    Source: Megatron-LM, megatron/post_training/arguments.py and docs/distillation.md.
+    """
+    return bool(row.launch) and "export-kd-teacher-load" in parse_arguments(row.launch)
+
+
 def launched_options(runtime: str, row: Measurement) -> str:
     """`runtime` with the options that the row's launch sets under those that are set with its name; as it is without a launch."""
     if not row.launch:

@@ -59,6 +59,7 @@ class Measurement:
         host_layers: layers of each chunk whose activations wait in host memory.
         gradient_wire: dtype of gradients on the wire; empty = the runtime's. stage_layers: layers of each pipeline stage, ``13,12,12``.
         train: what of the model is trained, ``lora:r16:attn,mlp`` or ``frozen:embed``; empty = all.
+        teacher: frozen model whose logits the loss reads: a catalog name, or the path of a config.json (from the table's folder).
         tokenizer_words: an empty vocabulary is this many words, padded to a multiple of 128 x tp (Megatron's rule).
         global_batch_tokens: tokens a step, for an empty `global_batch`. tokens_per_s, samples_per_s: of all devices together.
         tflops_formula: ``sc21`` where tflops_per_gpu is of that paper's formula and may be turned into seconds.
@@ -125,6 +126,7 @@ class Measurement:
     dropout: int | None = None
     expert_imbalance: float | None = None
     train: str = ""
+    teacher: str = ""
     gradient_wire: str = ""
     stage_layers: tuple[int, ...] = ()
     host_layers: int | None = None
@@ -210,7 +212,9 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
 def _located(row: Measurement, folder: Path) -> Measurement:
     """The row with the paths of its files seen from here."""
     config = row.config if not row.config or row.config.lstrip().startswith("{") else str(folder / row.config)
-    return replace(row, config=config, cluster=str(folder / row.cluster) if row.cluster.endswith(FILES) else row.cluster)
+    teacher = str(folder / row.teacher) if row.teacher.endswith(".json") else row.teacher
+    cluster = str(folder / row.cluster) if row.cluster.endswith(FILES) else row.cluster
+    return replace(row, config=config, teacher=teacher, cluster=cluster)
 
 
 def parse_measurements(content: bytes, *, source: str) -> tuple[Measurement, ...]:

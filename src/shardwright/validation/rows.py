@@ -12,11 +12,13 @@ from math import inf
 from typing import Final
 
 from shardwright.cost.model_flops import LONGEST_STEP_S, seconds_at_peak
-from shardwright.errors import RuntimeModelError, StrategyError, UsageError
+from shardwright.errors import ModelError, RuntimeModelError, StrategyError, UsageError
 from shardwright.hardware.device import Accelerator
 from shardwright.job.border import job_from_flags
 from shardwright.job.training import TrainingJob
+from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
+from shardwright.model.taught import taught
 from shardwright.model.trained import trained
 from shardwright.program.legal import runtime_violations
 from shardwright.runtime.described import described
@@ -34,7 +36,7 @@ from shardwright.validation.decoders import row_model
 from shardwright.validation.devices import row_cluster
 from shardwright.validation.facts import Facts
 from shardwright.validation.implied import implied, modules_of
-from shardwright.validation.launch import launched, launched_options
+from shardwright.validation.launch import launched, launched_options, loads_teacher
 from shardwright.validation.measurements import Measurement, MemoryKind
 from shardwright.validation.offload import offloaded
 from shardwright.validation.predict import problem_of_case
@@ -186,16 +188,24 @@ def _scaled(runtime: str, precision: str) -> str:
 
 
 def _trained(row: Measurement, *, model: Model, assumptions: list[str]) -> Model:
-    """The model with what of it is trained. Fine-tuning of all parameters is training on whole sequences; adapters need their rank."""
+    """The model with what of it is trained, and its teacher.
+
+    Fine-tuning of all parameters is training on whole sequences; adapters need their rank.
+    """
     tuned = _TUNED.search(f"{row.model_name} {row.table_or_row}")
     if tuned and tuned[1] != "SFT" and not row.train:
         raise _Unusable(SkipReason.FINE_TUNING, f"{tuned[1]}: train is empty")
     if tuned:
         assumptions.append(f"{tuned[1]}: every sequence is filled, as packed samples fill it, and attended to as one")
+    if not row.teacher and loads_teacher(row):
+        raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, "teacher")
     try:
-        return trained(model, row.train)
+        made = trained(model, row.train)
+        return taught(made, load_model(row.teacher)) if row.teacher else made
     except UsageError as error:
         raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
+    except ModelError as error:
+        raise _Unusable(SkipReason.UNSUPPORTED_MODEL, error.message) from None
 
 
 def _with_options(runtime: str, options: tuple[str, ...]) -> str:

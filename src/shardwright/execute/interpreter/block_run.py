@@ -19,7 +19,8 @@ from shardwright.execute.shares.operator_shares import place_of
 from shardwright.execute.shares.parameters import ParameterStore
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
-from shardwright.model.ir.block import INPUT, MEMORY
+from shardwright.model.gradients import asks_inputs, without_gradient
+from shardwright.model.ir.block import INPUT, MEMORY, TEACHER, TEXT
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.block.placement import is_routed
 from shardwright.program.block.shared_keys import Back
@@ -45,6 +46,7 @@ def run_forward(
         reads: what other layers, or other operators of a block that a cut lies in, made.
         past: keys of the microbatch's earlier slices.
     """
+    constant = without_gradient(run.block)
     state = LayerState(lacking=bool(run.again))
     values: dict[str, Gradients] = {INPUT: (None,), MEMORY: (None,), **reads}
     there: dict[object, torch.Tensor | None] = {}
@@ -66,7 +68,8 @@ def run_forward(
         if run.site.whole:
             given = past.longer(operator, given, part=len(run.site.earlier))
         made, saved = yield from scoped(numerics_of(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F"))
-        state.ran[operator.name] = kept(run, operator, given, saved)
+        if operator.name not in constant:
+            state.ran[operator.name] = kept(run, operator, given, saved)
         values[operator.name] = made
         if operator.kind is OperatorKind.LOSS:
             losses[run.key[0], run.run, run.key[2], place.samples, place.positions] = made[0].sum()
@@ -161,9 +164,10 @@ def _brought(
 
 
 def _data(run: BlockRun, operator: Operator, place: OperatorShare) -> list[tuple[torch.Tensor | None, ...]]:
-    """Token ids of a lookup, features of a first layer, labels of a loss."""
+    """Token ids of a lookup (a teacher's are those of the text), features of a first layer, labels of a loss."""
     if operator.kind is OperatorKind.EMBEDDING:
-        return [(_rows(run.data[run.block.sequence], place.samples, place.positions).unsqueeze(-1),)]
+        ids = run.data[TEXT if run.block.sequence == TEACHER else run.block.sequence]
+        return [(_rows(ids, place.samples, place.positions).unsqueeze(-1),)]
     if operator.kind is OperatorKind.LOSS:
         return [(_rows(run.data["labels"], place.samples, place.positions).unsqueeze(-1),)]
     return []
@@ -193,11 +197,12 @@ def _weights(run: BlockRun, operator: Operator, place: OperatorShare, store: Par
 
 
 def run_backward(run: BlockRun, state: LayerState, gradients: Gradients, store: ParameterStore, past: EarlierSlices) -> Task[Inputs]:
-    """Cotangents of what the layer read, on this device.
+    """Cotangents of what the layer read, on this device; nothing of tensors without a gradient (`model.gradients`).
 
     Args:
         gradients: of every extent of its output.
     """
+    constant = without_gradient(run.block)
     waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]] = {}
     cotangents: dict[str, list[torch.Tensor | None]] = {}
     last = run.block.operators[-1]
@@ -207,7 +212,7 @@ def run_backward(run: BlockRun, state: LayerState, gradients: Gradients, store: 
             device, key = run.site.device + run.site.base, (*run.key, "enter", index)
             here, dtype = gradients[index], store.precision.compute
             cotangents[last.name][index] = yield from given_back(here, way.back, device=device, key=key, dtype=dtype, on=store.on)
-    for operator in reversed(run.block.operators):
+    for operator in (o for o in reversed(run.block.operators) if o.name not in constant):
         yield from _collect(run, operator.name, waiting, cotangents, store)
         if is_stand_in(operator):
             continue
@@ -217,6 +222,8 @@ def run_backward(run: BlockRun, state: LayerState, gradients: Gradients, store: 
             place = place_of(run.site, operator)
             assert place is not None
             ran.grads = _output_grads(run, operator, place, cotangents, store)
+        if ran is not None and asks_inputs(operator, constant):
+            assert place is not None
             weights = _weights(run, operator, place, store)
             backs = yield from scoped(numerics_of(operator).input_grad(place, ran.saved, ran.grads, weights), (*run.key, "I"))
             if run.site.whole:
@@ -224,6 +231,8 @@ def run_backward(run: BlockRun, state: LayerState, gradients: Gradients, store: 
         if operator.kind is OperatorKind.EMBEDDING:
             continue
         for number, name in enumerate(operator.inputs):
+            if name in constant:
+                continue
             back = backs[number] if ran is not None else None
             if is_passed(run.block, operator, name):
                 _keep(cotangents, name, back or ())

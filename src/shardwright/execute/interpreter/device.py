@@ -24,6 +24,7 @@ from shardwright.execute.shares.operator_shares import Site
 from shardwright.execute.shares.parameters import ParameterStore
 from shardwright.execute.transport.requests import Task
 from shardwright.hardware.graph import Units
+from shardwright.model.gradients import has_backward, without_gradient
 from shardwright.model.ir.graph import Model
 from shardwright.program.instances import TaskKind
 from shardwright.program.layout.layout import Layout
@@ -264,7 +265,7 @@ class Walker:
         run = self._run(node, place)
         value, state = yield from run_forward(run, inputs, self.store, self.losses, self._past(place, node))
         state.sources = sources
-        if node.recomputed:
+        if node.recomputed and has_backward(node.block):
             state.forget(inputs)
         elif node.hosted:
             send_away(run, state)
@@ -338,11 +339,14 @@ class Walker:
         flow.cotangents[identity] = tuple(b if a is None else a if b is None else a + b for a, b in pairs)
 
     def _node_backward(self, node: Node, place: Turn, flow: _Flow) -> Task[None]:
+        if not has_backward(node.block):
+            return
+        constant = without_gradient(node.block)
         stage = self.work.stages[place[0]][place[1]]
         state = flow.states[node.number]
         gradients = _whole(flow.cotangents.pop(node.number, ()), flow.values[node.number])
         found = yield from run_backward(self._run(node, place), state, gradients, self.store, self._past(place, node))
-        for which, (name, output) in enumerate(node.reads):
+        for which, (name, output) in ((i, read) for i, read in enumerate(node.reads) if read[0] not in constant):
             identity = state.sources[name]
             lying = self._lying(output, node.segment, stage, part=place[3])
             back = (*found[name], *(None,) * (len(lying) - len(found[name])))

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from shardwright.cost.kept import named
 from shardwright.execute.numerics.cuts import crossing, operator_block
+from shardwright.model.gradients import without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
@@ -81,7 +82,8 @@ def _recomputed(segment: Segment) -> tuple[frozenset[str], frozenset[str]]:
             again |= {o.name for o in segment.block.operators if o.name in found and o.attention is not None}
         else:
             again, dropped = again | found, dropped | found
-    return frozenset(again), frozenset(dropped)
+    constant = without_gradient(segment.block)
+    return frozenset(again) - constant, frozenset(dropped) - constant
 
 
 def _hosted(segment: Segment) -> dict[str, int]:
@@ -116,7 +118,7 @@ def _reads(model: Model, segment: Segment, layer: int, whole: Block) -> tuple[tu
     """The outputs that a layer, or an operator of it, reads."""
     names = {other.name: i for i, other in enumerate(model.runs)}
     inputs = [names[name] for name in model.runs[segment.run].inputs]
-    memory = next((i for i in inputs if whole.memory and model.blocks[model.runs[i].block].sequence == whole.memory), None)
+    memory = next((i for i in inputs if model.is_memory(segment.run, i)), None)
     stream = segment.run if layer else next((i for i in inputs if i != memory), None)
     outside = {INPUT: stream, MEMORY: memory}
     if not segment.operator:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from shardwright.model.gradients import asks_inputs, without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent
@@ -62,7 +63,8 @@ def operator_block(block: Block, name: str) -> Block:
         )
         for o in read
     )
-    return replace(block, name=f"{block.name}.{name}", operators=(*stands, *_parts(replace(operator, keeps=()))))
+    constant = () if asks_inputs(operator, without_gradient(block)) else (INPUT, MEMORY)
+    return replace(block, name=f"{block.name}.{name}", operators=(*stands, *_parts(replace(operator, keeps=()))), constant=constant)
 
 
 def _parts(operator: Operator) -> tuple[Operator, ...]:

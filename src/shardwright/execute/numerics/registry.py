@@ -8,6 +8,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.numerics.activation import activation
 from shardwright.execute.numerics.attention import Attention
 from shardwright.execute.numerics.cuts import GATHER, SCATTER
+from shardwright.execute.numerics.divergence import Divergence
 from shardwright.execute.numerics.embedding import Embedding
 from shardwright.execute.numerics.experts import GroupedLinear, Permute, Unpermute, route
 from shardwright.execute.numerics.linear import Linear
@@ -59,7 +60,7 @@ def numerics_of(operator: Operator) -> Numerics:
             hint="simulate the plan, or name other targets: --train lora:r16:attn,mlp,shared",
             rule="execute.adapters",
         )
-    found = NUMERICS.get(operator.kind)
+    found = Divergence() if operator.is_taught else NUMERICS.get(operator.kind)
     if operator.kind is OperatorKind.PERMUTE and operator.experts is not None:
         found = _moves(operator)
     if found is None:

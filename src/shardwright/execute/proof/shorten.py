@@ -55,8 +55,9 @@ def num_operators(question: Question, stages: tuple[tuple[StageParts, ...], ...]
 
 def _with_layers(model: Model, job: TrainingJob, plan: Plan, layers: int) -> Question | None:
     """At most so many layers of each item, but for those that a rule ends at; None where lanes would then differ."""
-    lanes = tuple(replace(lane, stages=tuple(_stage(stage, layers) for stage in lane.stages)) for lane in plan.lanes)
-    long = [run.name for run in model.runs if run.count > 1]
+    of_teacher = frozenset(run.name for run in model.runs if model.blocks[run.block].is_teachers)
+    lanes = tuple(replace(lane, stages=tuple(_stage(stage, layers, of_teacher) for stage in lane.stages)) for lane in plan.lanes)
+    long = [run.name for run in model.runs if run.count > 1 and run.name not in of_teacher]
     counts = [_counts(lane, any_run=long[0] if len(long) == 1 else "") for lane in lanes]
     if any(other != counts[0] for other in counts) or "" in counts[0]:
         return None
@@ -72,17 +73,20 @@ def _counts(lane: Lane, *, any_run: str) -> Counter[str]:
     return +found
 
 
-def _stage(stage: Stage, layers: int) -> Stage:
-    """A stage with fewer layers; ranges of blocks are those of what is left."""
+def _stage(stage: Stage, layers: int, of_teacher: frozenset[str]) -> Stage:
+    """A stage with fewer layers; ranges of blocks, in which items by name alone and a teacher's do not count, are those of what is left."""
     ranges = [p.select.blocks for p in stage.placements if p.select.blocks] + [k.blocks for k in stage.keeps]
     ends = {end for pair in ranges for end in pair}
     items: list[Item] = []
     left: list[int] = []
     first = 0
     for item in stage.items:
-        blocks = range(first, first + max(item.count, 1))
+        if not item.count or item.name in of_teacher:
+            items.append(replace(item, count=min(item.count, layers)))
+            continue
+        blocks = range(first, first + item.count)
         stay = [block for block in blocks if block - first < layers or block in ends]
-        items.append(replace(item, count=len(stay)) if item.count else item)
+        items.append(replace(item, count=len(stay)))
         left += stay
         first = blocks.stop
 

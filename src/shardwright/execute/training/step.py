@@ -18,6 +18,7 @@ from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import Settings
 from shardwright.hardware.graph import Units
 from shardwright.job.training import TrainingJob
+from shardwright.model.ir.block import TEACHER
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.tensor import Dim
@@ -53,7 +54,7 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None
     require_valid(plan, model=model, global_batch=job.global_batch)
     _require_executable(model)
     stages = plan_stages(plan, model=model, unfolded=True)
-    lengths = {s.name: s.tokens for s in job.sequences}
+    lengths = {s.name: s.tokens for s in job.sequences} | {TEACHER: job.tokens(TEACHER)}
     first, begins = 0, []
     for lane in plan.lanes:
         begins.append(first)
@@ -77,11 +78,11 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None
 
 def _require_executable(model: Model) -> None:
     """Raise for what no device could compute: runs that read features, and blocks that read several streams."""
-    names = {run.name: model.blocks[run.block].sequence for run in model.runs}
-    for one in model.runs:
+    numbers = {run.name: i for i, run in enumerate(model.runs)}
+    for number, one in enumerate(model.runs):
         block = model.blocks[one.block]
         first = block.operators[0]
-        streams = [name for name in one.inputs if not block.memory or names[name] != block.memory]
+        streams = [name for name in one.inputs if not model.is_memory(number, numbers[name])]
         reason = ""
         if not one.inputs and first.kind is not OperatorKind.EMBEDDING:
             reason = f"{one.name}.{first.name} reads features of {block.sequence}, not tokens"

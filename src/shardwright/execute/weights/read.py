@@ -86,8 +86,10 @@ def open_weights(folder: Path, *, model: Model, dtype: torch.dtype, seed: int = 
 
     Raises:
         DataError: the family has no table; a file lacks or is truncated; a tensor lacks, or has another shape or dtype; the configuration
-            is of another model. File and tensor are named.
+            is of another model. File and tensor are named. A model beside a teacher.
     """
+    if model.teacher_layers:
+        raise DataError("weights of a model and its teacher are not read yet", hint="without --weights both begin at random values")
     family = family_of(model.architecture)
     _require_model(folder, model.base or model)
     listed = _listed(folder)

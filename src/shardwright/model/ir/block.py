@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwright.model.ir.operator import Mask, Operator
+from shardwright.model.ir.operator import Mask, Operator, OperatorClass
 
 INPUT = "input"
 MEMORY = "memory"
 TEXT = "text"
+TEACHER = "teacher"
+"""The text once more, as a frozen teacher runs over it (`model.taught`)."""
+_WORDS = frozenset({OperatorClass.EMBED, OperatorClass.HEAD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,14 +20,17 @@ class Block:
 
     Args:
         name: unique in the model (``layer``, ``moe``, ``mamba``, ``embed``, ``head``).
-        sequence: which of the job's sequences it runs over (``text``, ``encoder``, ``image``); see `job`.
+        sequence: which of the job's sequences it runs over (``text``, ``encoder``, ``image``, ``teacher``); see `job`.
         memory: sequence that ``memory`` inputs come from (cross-attention); empty if none.
+        constant: those of ``input`` and ``memory`` that nothing trained lies before, so that nobody asks for their gradient; see
+            `model.gradients`.
     """
 
     name: str
     operators: tuple[Operator, ...]
     sequence: str = TEXT
     memory: str = ""
+    constant: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         seen = {INPUT, MEMORY}
@@ -39,6 +45,26 @@ class Block:
     def __hash__(self) -> int:
         # Cheap and lawful: equal blocks have equal names. Blocks are keys of caches that look up the same objects again and again.
         return hash((self.name, len(self.operators)))
+
+    @property
+    def is_teachers(self) -> bool:
+        """It is a frozen teacher's, beside the model."""
+        return self.sequence == TEACHER
+
+    @property
+    def has_words(self) -> bool:
+        """It is an embedding or a head."""
+        return not _WORDS.isdisjoint([o.klass for o in self.operators])
+
+    @property
+    def is_end(self) -> bool:
+        """It is the model's own embedding or head."""
+        return self.has_words and not self.is_teachers
+
+    @property
+    def is_layer(self) -> bool:
+        """A pipeline spreads it and recompute applies to it: it is no embedding, no head and not a teacher's."""
+        return not self.has_words and not self.is_teachers
 
     @property
     def is_causal(self) -> bool:

@@ -58,6 +58,34 @@ class Model:
         # As for blocks: a model is a key of caches, and hashing every operator costs more than what is looked up.
         return hash((self.name, self.hidden, self.vocab, len(self.blocks)))
 
+    def is_memory(self, run: int, source: int) -> bool:
+        """What run number `run` reads of run number `source` is its blocks' memory, not their stream."""
+        memory = self.blocks[self.runs[run].block].memory
+        return bool(memory) and self.blocks[self.runs[source].block].sequence == memory
+
+    def before(self, name: str) -> frozenset[str]:
+        """Runs on a way to run `name`, itself among them."""
+        inputs = {run.name: run.inputs for run in self.runs}
+        reached: set[str] = set()
+        open_names = [name]
+        while open_names:
+            one = open_names.pop()
+            if one not in reached:
+                reached.add(one)
+                open_names += inputs[one]
+        return frozenset(reached)
+
+    @property
+    def teacher_layers(self) -> int:
+        """Layers of the teacher beside the model (`model.taught`); 0 = it has none."""
+        counts = ((run.count, self.blocks[run.block]) for run in self.runs)
+        return sum(count for count, block in counts if block.is_teachers and not block.has_words)
+
+    @property
+    def is_partly_trained(self) -> bool:
+        """Some of its weights are frozen: its own, or a teacher's."""
+        return self.base is not None or self.teacher_layers > 0
+
     @property
     def num_parameters(self) -> int:
         """Elements of all stored parameters (tied ones once, every expert counted)."""

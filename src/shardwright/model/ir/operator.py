@@ -162,6 +162,11 @@ class Operator:
         """Some parameter that is no adapter has a gradient."""
         return any(p.trainable for p in self.parameters[: len(self.parameters) - len(self.adapters)])
 
+    @property
+    def is_taught(self) -> bool:
+        """A loss that reads a teacher's logits, its last input, beside the model's own."""
+        return self.kind is OperatorKind.LOSS and len(self.inputs) > 1
+
     def __hash__(self) -> int:
         # Cheap and lawful, as of blocks: operators are keys of many caches.
         return hash((self.name, self.inputs))

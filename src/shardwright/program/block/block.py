@@ -164,7 +164,11 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockProgram:
-    """One block under one structure. What its hash leaves out is long, and seldom differs alone."""
+    """One block under one structure. What its hash leaves out is long, and seldom differs alone.
+
+    Args:
+        constant: tensors without a gradient (`model.gradients`).
+    """
 
     block: str
     works: tuple[BlockWork, ...] = field(hash=False)
@@ -173,3 +177,9 @@ class BlockProgram:
     stored: tuple[Stored, ...] = field(hash=False)
     input_volume: Size
     operators: tuple[Operator, ...] = field(hash=False)
+    constant: frozenset[str] = frozenset()
+
+    @property
+    def has_backward(self) -> bool:
+        """Some operator has something to do in backward."""
+        return any(operator.name not in self.constant for operator in self.operators)

@@ -37,3 +37,11 @@ LOSS_FORWARD: Final = CAST + (4 + 4)
 """To fp32 and log-softmax: 14."""
 LOSS_BACKWARD: Final = 4 + (8 + 4) + CAST
 """Zeros for the gradient of the picked entries, log-softmax, cast: 22."""
+DIVERGENCE_FORWARD: Final = 2 * (CAST + (4 + 4) + (4 + 4)) + (4 + 4) + (8 + 4) + (8 + 4) + 4
+"""Divergence from a teacher, a word of the vocabulary: both logits to fp32, over the temperature, log-softmax; exp(target), target - input,
+their product and its sum: 80.
+
+Source: ModelOpt, torch/distill/plugins/megatron.py at 3093b8a57f42 (`LogitsKLLoss.forward`), read; PyTorch, aten/src/ATen/native/Loss.cpp
+(`kl_div`), from memory."""
+DIVERGENCE_BACKWARD: Final = (4 + 4) + (4 + 4) + (8 + 4) + (4 + 4) + CAST
+"""Of the model's own logits alone: the product with exp(target), its sign, log-softmax, the temperature, cast: 42."""

@@ -306,6 +306,10 @@ def _embedding(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _loss(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    if o.is_taught:
+        # No framework's own loss reads two logits: it is plain PyTorch in all of them.
+        phases = ((Phase.F, eager.DIVERGENCE_FORWARD), (Phase.I, eager.DIVERGENCE_BACKWARD))
+        return tuple(_chain(o, phase, x, width=x.reads[:1], traffic=traffic) for phase, traffic in phases)
     logits = _per_token(x, x.reads)
     if x.loss_traffic:
         # Softmax and its inputs in forward, the gradient in backward: 3 to 1 where fp32 copies are made and where they are not.

@@ -1,15 +1,18 @@
 """Lower one block under one structure: operator tasks, derived communication, saved tensors, parameters.
 
 The walk: each operator's class says how its dims are cut; a tensor's layout along an axis follows from the operator that makes it and
-the one that reads it; where they differ, `reshard.transition` names the collective, forward and, on cotangents, backward.
+the one that reads it; where they differ, `reshard.transition` names the collective, forward and, on cotangents, backward. Of what lies
+before the first trained parameter there is no backward (`model.gradients`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.collectives.algorithm import Collective
+from shardwright.model.gradients import asks_inputs, without_gradient
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
@@ -31,21 +34,26 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
     works: list[BlockWork] = []
     moves: dict[tuple[object, ...], Move] = {}
     here = [o for o in block.operators if structure.runs(o)]
+    constant = without_gradient(block)
     for operator in block.operators:
         if structure.runs(operator):
             local = _local(operator, structure, context)
-            works += _tasks(operator, local)
-            if _sorts_again(operator, structure, context):
-                works += chunks_sorted(operator, local)
+            asked = asks_inputs(operator, constant)
+            again = chunks_sorted(operator, local) if _sorts_again(operator, structure, context) else ()
+            works += _wanted((*_tasks(operator, local), *again), operator, asked=asked)
             for number, move in enumerate(own_moves(operator, structure, context)):
-                moves[operator.name, "own", number] = move
+                if asked or move.phase is not Phase.I:
+                    moves[operator.name, "own", number] = move
         for name in operator.inputs:
             source = operators.get(name)
             if source is None or structure.runs(operator) or structure.runs(source):
-                for between, move in edge_moves(source, operator, structure, context):
+                sent = edge_moves(source, operator, structure, context)
+                for between, move in _forth(sent) if name in constant else sent:
                     moves.setdefault((name, move.phase, move.kind, *move.axes, *move.group, between), move)
-    for between, move in exit_moves(block.operators[-1], structure, context):
-        moves.setdefault((block.operators[-1].name, move.phase, move.kind, *move.axes, *move.group, between, "exit"), move)
+    last = block.operators[-1]
+    left = exit_moves(last, structure, context)
+    for between, move in _forth(left) if last.name in constant else left:
+        moves.setdefault((last.name, move.phase, move.kind, *move.axes, *move.group, between, "exit"), move)
     works = _cast_before(works, tuple(moves.values()))
     weighed = {w.operator for w in works if w.phase is Phase.W}
     moves = {key: move for key, move in moves.items() if move.phase is not Phase.W or move.operator in weighed}
@@ -57,7 +65,23 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
         stored=tuple(_stored(o, p, structure) for o in here for p in o.parameters),
         input_volume=stream_volume(block, structure, context),
         operators=tuple(o for o in block.operators if structure.runs(o) or any(m.operator == o.name for m in moves.values())),
+        constant=constant,
     )
+
+
+def _forth(moves: list[tuple[Hashable, Move]]) -> list[tuple[Hashable, Move]]:
+    """Moves of a tensor, without those of its cotangent."""
+    return [(between, move) for between, move in moves if move.phase is not Phase.I]
+
+
+def _wanted(works: tuple[BlockWork, ...], operator: Operator, *, asked: bool) -> tuple[BlockWork, ...]:
+    """Kernels of an operator, without those of an input gradient that is not asked for.
+
+    One kernel makes both gradients of a norm, a convolution or a scan: it runs for either.
+    """
+    if asked or (operator.trains_own and all(work.phase is not Phase.W for work in works)):
+        return works
+    return tuple(work for work in works if work.phase is not Phase.I)
 
 
 def _cast_before(works: list[BlockWork], moves: tuple[Move, ...]) -> list[BlockWork]:

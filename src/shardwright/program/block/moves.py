@@ -219,7 +219,9 @@ def own_moves(operator: Operator, structure: Placing, context: Context) -> list[
     if operator.kind is OperatorKind.LOSS:
         tokens = local_tokens(operator.klass, structure, context)
         group = structure.members(operator, Dim.VOCAB)
-        move = _move(operator, Phase.F, Collective.ALL_REDUCE, "tp", (tokens.scaled(3 * 4),), Exposure.BLOCKING, group)
+        # Maximum, normal sum and the label's logit; beside a teacher maxima and normal sums of both, and the divergence.
+        volume = tokens.scaled((5 if operator.is_taught else 3) * 4)
+        move = _move(operator, Phase.F, Collective.ALL_REDUCE, "tp", (volume,), Exposure.BLOCKING, group)
         return [replace(move, behind=True)]
     if operator.kind is OperatorKind.NORM:
         return _norm_moves(operator, structure, context)

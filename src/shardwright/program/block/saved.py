@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from shardwright.model.gradients import has_backward, without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent
@@ -55,8 +56,9 @@ def saved_under(
 def _kept(block: Block, operators: dict[str, Operator], structure: Placing, context: Context) -> dict[str, Saved]:
     """What is kept where nothing is recomputed."""
     kept: dict[str, Saved] = {}
+    constant = without_gradient(block)
     for operator in block.operators:
-        if operator.kind is OperatorKind.LOSS or not structure.runs(operator):
+        if operator.kind is OperatorKind.LOSS or operator.name in constant or not structure.runs(operator):
             continue
         for name in operator.keeps:
             if name == MEMORY or name in kept:
@@ -74,6 +76,8 @@ def _of_runtime(
     kept: dict[str, Saved], block: Block, operators: dict[str, Operator], structure: Placing, context: Context
 ) -> tuple[Saved, ...]:
     """What the runtime's modules and its policy leave of `kept`."""
+    if not has_backward(block):
+        return ()
     dropped = rebuilt(block.operators, context.runtime).dropped
     if dropped:
         kept = {name: saved for name, saved in kept.items() if not is_dropped(name, dropped)}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
 
-from shardwright.model.ir.graph import Model
-from shardwright.strategy.grid.chunks import chunk_layers
+from shardwright.model.ir.graph import Model, Run
+from shardwright.strategy.grid.chunks import chunk_layers, teacher_chunks
 from shardwright.strategy.grid.facts import layer_runs, num_layers
 
 Content = tuple[tuple[int, int], ...]
@@ -16,16 +17,26 @@ Content = tuple[tuple[int, int], ...]
 @lru_cache(maxsize=4096)
 def chunk_contents(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()) -> tuple[Content, ...]:
     """The content of each of pp x vpp chunks. A block that is no layer (embedding, projector, head) goes with the layer that follows
-    it; what follows the last layer goes with the last chunk.
+    it; what follows the last layer goes with the last chunk. A teacher's blocks come first in each chunk.
     """
     sizes = chunk_layers(num_layers(model), pp=pp, vpp=vpp, first=first, last=last, layers=layers)
-    names = {run.name for run in layer_runs(model)}
+    of_teacher = [run for run in model.runs if model.blocks[run.block].is_teachers]
+    own = _dealt([run for run in model.runs if run not in of_teacher], sizes, {run.name for run in layer_runs(model)})
+    if not of_teacher:
+        return tuple(map(counted, own))
+    its = {run.name for run in of_teacher if not model.blocks[run.block].has_words}
+    before = _dealt(of_teacher, teacher_chunks(model.teacher_layers, chunks=len(sizes)), its)
+    return tuple(counted([*some, *others]) for some, others in zip(before, own, strict=True))
+
+
+def _dealt(runs: Sequence[Run], sizes: tuple[int, ...], layers: set[str]) -> list[list[int]]:
+    """Blocks of some runs in a row, chunk by chunk."""
     chunk_of_layer = [chunk for chunk, size in enumerate(sizes) for _ in range(size)]
     chunks: list[list[int]] = [[] for _ in sizes]
     placed = 0
-    for run in model.runs:
+    for run in runs:
         for _ in range(run.count):
-            if run.name in names:
+            if run.name in layers:
                 chunk = chunk_of_layer[placed]
                 placed += 1
             elif placed < len(chunk_of_layer):
@@ -33,7 +44,7 @@ def chunk_contents(model: Model, *, pp: int, vpp: int, first: int = 0, last: int
             else:
                 chunk = len(sizes) - 1
             chunks[chunk].append(run.block)
-    return tuple(counted(blocks) for blocks in chunks)
+    return chunks
 
 
 def counted(blocks: list[int]) -> Content:

@@ -101,12 +101,8 @@ def _sources(model: Model, run: int) -> tuple[Blocks, Blocks]:
     """(run, block) of the blocks whose outputs are the input of a run's first block, and those whose outputs are the memory of all."""
     names = {one.name: i for i, one in enumerate(model.runs)}
     inputs = [(names[n], model.runs[names[n]].count - 1) for n in model.runs[run].inputs]
-    memory = [one for one in inputs if model.blocks[model.runs[run].block].memory and _is_memory(model, run, one[0])]
+    memory = [one for one in inputs if model.is_memory(run, one[0])]
     return [one for one in inputs if one not in memory], memory
-
-
-def _is_memory(model: Model, run: int, source: int) -> bool:
-    return model.blocks[model.runs[source].block].sequence == model.blocks[model.runs[run].block].memory
 
 
 def edge_extents(edge: StageEdge, *, model: Model) -> tuple[Extent, ...]:

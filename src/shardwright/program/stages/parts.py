@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from shardwright.errors import StrategyError
+from shardwright.model.gradients import asks_inputs, without_gradient
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.graph import Model
 from shardwright.program.layout.cells import StageCells, class_trees, leaves, stage_cells
@@ -202,9 +203,10 @@ def _families(
 def single_operator(block: Block, name: str) -> Block:
     """A block of one operator of `block`, which reads what the stage before it made."""
     operator = next(o for o in block.operators if o.name == name)
+    constant = () if asks_inputs(operator, without_gradient(block)) else (INPUT,)
     alone = replace(
         operator,
         inputs=tuple(dict.fromkeys(INPUT for _ in operator.inputs)),
         keeps=tuple(dict.fromkeys(n if n == name else INPUT for n in operator.keeps)),
     )
-    return replace(block, name=f"{block.name}.{name}", operators=(alone,))
+    return replace(block, name=f"{block.name}.{name}", operators=(alone,), constant=constant)

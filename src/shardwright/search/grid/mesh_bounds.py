@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.chunk_layout import ChunkLayout, is_layer, layout_of
+from shardwright.cost.chunk_layout import ChunkLayout, layout_of
 from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.degree_rows import Rows
 from shardwright.errors import StrategyError
@@ -179,7 +179,7 @@ def _means(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, wor
     pp = meshes.columns["pp"][:, None]
     chunks = np.where(_interleaves(space, pp, work.count), max(int(v) for v in space.of("vpp")), 1)
     ahead = np.maximum(facts.layers // (pp * chunks) * (pp - 1) / 2 - (pp - 1) / pp, 0.0) * (not (space.first or space.last))
-    layers = np.array([is_layer(b) for b in problem.model.blocks])
+    layers = np.array([b.is_layer for b in problem.model.blocks])
     spent = work.count * whole / pp + ahead * work.seconds[layers].min(axis=0)[work.kind]
     least: FloatArray = np.where(work.legal, spent, np.inf).min(axis=1)
     return least

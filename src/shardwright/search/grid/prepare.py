@@ -13,7 +13,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bound_arrays import MAX_RANKS, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
 from shardwright.cost.bytes_per_parameter import host_update_rate, narrow_copies, own_gradient_bytes, shard_bytes, update_bytes
-from shardwright.cost.chunk_layout import ChunkLayout, is_layer, layout_of
+from shardwright.cost.chunk_layout import ChunkLayout, layout_of
 from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.degree_rows import Rows
@@ -154,7 +154,7 @@ def costs_of(problem: Problem, prepared: Prepared) -> Costs:
     """The tables as the B0 kernel reads them."""
     layers, meshes = prepared.layers, prepared.meshes
     total = layers.seconds.sum(axis=2)
-    layer = np.array([is_layer(b) for b in problem.model.blocks])
+    layer = np.array([b.is_layer for b in problem.model.blocks])
     # Modules that predict further tokens have cores too, and are no layers: a policy leaves them.
     saved = layers.saved_bytes.copy()
     saved[:, 1] = np.where(layer[:, None], saved[:, 1], saved[:, 0])
@@ -235,7 +235,7 @@ def _pattern(problem: Problem, layout: ChunkLayout, ks: IntArray) -> dict[str, n
         "redone_least": redone_chunks.min(axis=0)[ranks],
         "redone_total": redone.sum(axis=0),
         "has_head": (stage[ranks][:, layout.head].sum(axis=1) > 0).astype(np.int64),
-        "has_end": (stage[ranks][:, ~layout.layer].sum(axis=1) > 0).astype(np.int64),
+        "has_end": (stage[ranks][:, layout.end].sum(axis=1) > 0).astype(np.int64),
     }
 
 
@@ -257,7 +257,7 @@ def jitters(problem: Problem, devices: IntArray) -> FloatArray:
 def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
     """Numbers of the problem for the kernel."""
     device, runtime, job = problem.cluster.node.accelerator, problem.runtime, problem.job
-    kinds = [i for i, b in enumerate(problem.model.blocks) if is_layer(b)]
+    kinds = [i for i, b in enumerate(problem.model.blocks) if b.is_layer]
     return Facts(
         # Reserved bytes are whole, rounded down: less than one more byte still fits.
         capacity=capacity + 1.0,

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
-from shardwright.cost.chunk_layout import is_layer
 from shardwright.errors import RuntimeModelError, UsageError, nearest
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem, under
@@ -127,7 +126,7 @@ def _listed(values: tuple[Value, ...]) -> str:
 
 def _alike(model: Model) -> bool:
     """All layers are of one kind: only then a number of recomputed layers is bounded."""
-    return sum(is_layer(b) for b in model.blocks) == 1
+    return sum(b.is_layer for b in model.blocks) == 1
 
 
 def _divisors(number: int, limit: int) -> tuple[int, ...]:
@@ -171,7 +170,9 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
     longest = min(devices, 64 if wide else 16, max(facts.seq_len // (256 if wide else 1024), 1))
     cp = _divisors(facts.seq_len, longest) if has_context else (1,)
     scans = any(o.scan is not None for b in problem.model.blocks for o in b.operators)
-    chain = all(len(r.inputs) <= 1 for r in problem.model.runs)
+    # A teacher's chain lies beside the model's own, stage by stage, and ends in its head.
+    of_teacher = {r.name for r in problem.model.runs if problem.model.blocks[r.block].is_teachers}
+    chain = all(len(set(r.inputs) - of_teacher) <= 1 for r in problem.model.runs)
     pp = tuple(p for p in range(1, min(devices, layers + 2) + 1) if p == 1 or chain)
     chunks = tuple(v for v in range(1, layers + 3) if v <= (64 if wide else 16))
     holders = tuple(d for d in _divisors(devices, devices) if d > 1)
@@ -199,7 +200,7 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
     }
     fewest = devices // 2 + 1 if devices > 1 else 0
     node = problem.cluster.node.num_devices if devices > problem.cluster.node.num_devices else 1
-    paired = tuple(s for s in runtime.schedules if s not in SCHEDULES) if chain else ()
+    paired = tuple(s for s in runtime.schedules if s not in SCHEDULES) if chain and not of_teacher else ()
     kept = tuple((axis, values[axis]) for axis in AXES)
     return Space(name=name, devices=devices, values=kept, fewest=fewest, node=node, modules=module_ladder(problem), paired=paired)
 

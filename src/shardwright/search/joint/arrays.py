@@ -6,7 +6,6 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bound_arrays import Facts
-from shardwright.cost.chunk_layout import is_layer
 from shardwright.program.problem import Problem
 from shardwright.search.joint import label_program as labels
 from shardwright.search.joint.chain import Chain
@@ -54,7 +53,7 @@ def splits_of(problem: Problem, shaped: ShapedSpace, chain: Chain, pipeline: Pip
     blocks = _per_block(problem, shaped, layer, mesh, pipeline.zero, facts)
     if pipeline.is_general and shaped.costs.tied[:, mesh].any():
         # A general plan shares the states of tied weights among all that hold them, as many as there may be.
-        held = np.array([not is_layer(b) for b in problem.model.blocks])
+        held = np.array([not b.is_layer for b in problem.model.blocks])
         blocks[labels.STATIC][held] = _tied_bytes(shaped, mesh, facts)[held]
         blocks[labels.UPDATE][held] = 0.0
     inner = np.einsum("jb,qbs->sqj", chain.inner.astype(np.float64), blocks)
@@ -78,7 +77,7 @@ def splits_of(problem: Problem, shaped: ShapedSpace, chain: Chain, pipeline: Pip
 def _per_block(problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArray, zero: int, facts: Facts) -> FloatArray:
     """(rows, blocks, splits): every row of `Splits.sums` for one block."""
     costs = shaped.costs
-    is_inner = np.array([is_layer(b) for b in problem.model.blocks])[:, None]
+    is_inner = np.array([b.is_layer for b in problem.model.blocks])[:, None]
     result = np.zeros((ROWS, costs.forward.shape[0], len(layer)))
     result[labels.FORWARD], result[labels.BACKWARD] = costs.forward[:, layer], costs.backward[:, layer]
     result[labels.SELECTIVE] = costs.selective[:, layer]

@@ -231,7 +231,11 @@ def _frames(market: Market) -> list[Frame]:
 
 
 def first_limit(market: Market, frame: Frame, *, most: float) -> tuple[float, Values | None]:
-    """The limit, to a percent, at which prices no longer close a frame, and what is known of its shapes there; inf where they do at `most`."""
+    """The limit, to a percent, at which prices no longer close a frame, and what is known of its shapes there.
+
+    Args:
+        most: where they close it there too, it is inf and nothing is known.
+    """
     dual, values = market.priced(frame, most)
     if dual.samples < market.batch:
         return inf, None

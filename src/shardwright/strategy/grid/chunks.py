@@ -55,6 +55,19 @@ def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last
     )
 
 
+def teacher_chunks(num_layers: int, *, chunks: int) -> tuple[int, ...]:
+    """Layers of a teacher beside the model in each of so many chunks, one a rank: by the rule for models of which nothing is said.
+
+    Its embedding is on the first chunk, its head on the last one. Every stage so runs a part of both models, and sends both streams on, as
+    ModelOpt's plug-in for Megatron-Core does (torch/distill/plugins/megatron.py at 3093b8a57f42: `_forward` joins the outputs of both, and
+    `get_tensor_shapes_adjust_fn_for_distillation` is for plain pipelines alone; read).
+
+    Raises:
+        StrategyError: there are not so many layers (rule ``grid.layers``).
+    """
+    return chunk_layers(num_layers, pp=chunks)
+
+
 def _spread(num_layers: int, *, pp: int) -> tuple[int, ...]:
     """Layers and the two ends as evenly as possible over `pp` ranks; the larger ranks stand before the last."""
     size, left = divmod(num_layers + 2, pp)

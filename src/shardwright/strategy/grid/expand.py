@@ -8,10 +8,10 @@ from functools import lru_cache
 from math import gcd
 
 from shardwright.errors import StrategyError
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.chunks import chunk_layers
+from shardwright.strategy.grid.chunks import chunk_layers, teacher_chunks
 from shardwright.strategy.grid.expert_mesh import MeshPiece, dense_axes, fold
 from shardwright.strategy.grid.facts import grid_facts, layer_runs
 from shardwright.strategy.grid.rules import canonical
@@ -123,11 +123,25 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
 
 
 def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, ...], ...]:
-    """What every chunk runs: its layers by count; blocks that are not layers stand by name before the next layer, or at the end."""
+    """What every chunk runs: its layers by count; blocks that are not layers stand by name before the next layer, or at the end.
+
+    A teacher's come first, in as many chunks (`teacher_chunks`), all by name.
+    """
     layers = {run.name for run in layer_runs(model)}
+    of_teacher = [run for run in model.runs if model.blocks[run.block].is_teachers]
+    own = _dealt([run for run in model.runs if run not in of_teacher], chunks, layers)
+    if not of_teacher:
+        return own
+    its = {run.name for run in of_teacher if not model.blocks[run.block].has_words}
+    named = _dealt(of_teacher, teacher_chunks(model.teacher_layers, chunks=len(chunks)), its, named=True)
+    return tuple((*before, *after) for before, after in zip(named, own, strict=True))
+
+
+def _dealt(runs: Sequence[Run], chunks: tuple[int, ...], layers: set[str], *, named: bool = False) -> tuple[tuple[Item, ...], ...]:
+    """The items of some runs in a row; `named`: those of layers too."""
     result: list[list[Item]] = [[] for _ in chunks]
     chunk, room = 0, chunks[0]
-    for run in model.runs:
+    for run in runs:
         if run.name not in layers:
             item = Item(name=run.name, count=run.count if run.count > 1 else 0)
             result[chunk].append(item)
@@ -139,13 +153,15 @@ def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, .
                 room = chunks[chunk]
             taken = min(left, room)
             last = result[chunk][-1] if result[chunk] else Item(name="-")
-            if not last.name:
+            if named:
+                result[chunk].append(Item(name=run.name, count=taken))
+            elif not last.name:
                 result[chunk].pop()
                 result[chunk].append(Item(count=last.count + taken))
             else:
                 result[chunk].append(Item(count=taken))
             left, room = left - taken, room - taken
-    return _tail_to_end(result, chunk)
+    return tuple(map(tuple, result)) if named else _tail_to_end(result, chunk)
 
 
 def _tail_to_end(items: list[list[Item]], last: int) -> tuple[tuple[Item, ...], ...]:

@@ -10,7 +10,6 @@ from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.grid.rules import GridFacts
 
-_ENDS = (OperatorClass.EMBED, OperatorClass.HEAD)
 _DENSE = (OperatorClass.MLP, OperatorClass.SHARED)
 
 
@@ -18,18 +17,10 @@ def layer_runs(model: Model) -> tuple[Run, ...]:
     """Runs whose blocks a grid counts as layers of its pipeline, in the model's order.
 
     They lie on a way to the model's output (the last run) and have no embedding and no head among their operators. Side outputs, such as
-    modules that predict further tokens, are not counted: they stay beside the head.
+    modules that predict further tokens, are not counted: they stay beside the head. Nor are a teacher's blocks.
     """
-    inputs = {run.name: run.inputs for run in model.runs}
-    reached: set[str] = set()
-    open_names = [model.runs[-1].name]
-    while open_names:
-        name = open_names.pop()
-        if name not in reached:
-            reached.add(name)
-            open_names += inputs[name]
-    ends = {i for i, block in enumerate(model.blocks) if any(operator.klass in _ENDS for operator in block.operators)}
-    return tuple(run for run in model.runs if run.name in reached and run.block not in ends)
+    reached = model.before(model.runs[-1].name)
+    return tuple(run for run in model.runs if run.name in reached and model.blocks[run.block].is_layer)
 
 
 def num_layers(model: Model) -> int:
@@ -64,5 +55,6 @@ def grid_facts(model: Model, *, devices: int, global_batch: int, seq_len: int) -
         experts=_common(experts),
         expert_ffn=_common(_sizes([o for o in operators if o.klass is OperatorClass.EXPERTS], Dim.FFN)),
         scan_heads=_common([o.scan.heads for o in operators if o.scan is not None]),
+        teacher=model.teacher_layers,
         causal=all(model.blocks[run.block].is_causal for run in model.runs),
     )

@@ -35,7 +35,7 @@ class GridFacts:
         ffn: width of the dense and shared feed-forward (greatest common divisor; 0 = none).
         experts: of a layer (greatest common divisor; 0 = dense model). expert_ffn: width of one.
         scan_heads: heads of linear recurrences (greatest common divisor; 0 = none).
-        causal: no position reads a later one or another sequence.
+        causal: no position reads a later one or another sequence. teacher: layers of a teacher beside the model (0 = none).
     """
 
     devices: int
@@ -50,6 +50,7 @@ class GridFacts:
     expert_ffn: int = 0
     scan_heads: int = 0
     causal: bool = True
+    teacher: int = 0
 
 
 _COMMON: Final = (
@@ -141,6 +142,12 @@ _COMMON: Final = (
         holds=lambda g, f: g.largest >= 0,
         message=lambda g, f: g.chunks.message.removesuffix(" [grid.layers]"),
         hint=lambda g: g.chunks.hint,
+    ),
+    Rule(
+        rule="grid.teacher",
+        holds=lambda g, f: (f.teacher == 0) | ((g.vpp == 1) & (g.pp <= f.teacher + 2)),
+        message=lambda g, f: f"pp {g.pp} vpp {g.vpp} with a teacher of {f.teacher} layers",
+        hint="every stage runs a part of the teacher too, in one chunk: vpp 1, and pp at most its layers + 2",
     ),
     Rule(
         rule="grid.recompute",

@@ -21,7 +21,7 @@ class Piece:
     Args:
         run: index into `Model.runs`.
         operator: name of the only operator that is run; empty = the whole blocks.
-        counted: the blocks count in the stage's block ranges (blocks given by name do not).
+        counted: the blocks count in the stage's block ranges (blocks given by name alone do not, nor a teacher's).
     """
 
     run: int
@@ -116,7 +116,8 @@ def _resolve(item: Item, taken: _Taken, *, path: str) -> list[Piece] | Violation
     if not item.count and runs[run].count > 1:
         hint = f"write {item.name}:{runs[run].count}, or a count alone"
         return Violation(rule="stage.item", message=f"{item.name!r} is {runs[run].count} blocks", hint=hint, path=path)
-    piece = taken.next(run, item.count or 1, counted=bool(item.count))
+    counted = bool(item.count) and taken.model.blocks[runs[run].block].is_layer
+    piece = taken.next(run, item.count or 1, counted=counted)
     if piece is None:
         return Violation(rule="stage.coverage", message=f"{item.name!r} has no {item.count or 1} more blocks", path=path)
     return [piece]

@@ -1,0 +1,115 @@
+"""Searches for plans of models beside a teacher: the answer equals brute force under bounds in their order, and the certificate holds."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from shardwright.api.grids import check, plan
+from shardwright.api.joint import plan_joint
+from shardwright.api.mixed import plan_mixed
+from shardwright.api.simulations import simulate
+from shardwright.errors import InfeasibleError, ShardwrightError, StrategyError, UsageError
+from shardwright.model.taught import taught
+from shardwright.program.legal import facts_of, priced_runtime
+from shardwright.search.grid.find import find
+from shardwright.search.grid.space import exhaustive_space, standard_space
+from shardwright.search.request import Request
+from tests.search.brute import count, judge
+from tests.search.problems import Case, small_model, small_problem, thinned
+from tests.search.test_optimal import TOP, assert_bounds_hold, assert_certified
+from tests.tiers import many, numbers
+
+ASKED = Request(model="llama-3.2-1b", cluster="h100-sxm:8", seq_len=2048, global_batch=32, teacher="llama-3.1-8b", top=1)
+
+
+def taught_case(seed: int) -> Case:
+    """A small random problem with a teacher of the same words."""
+    generator = random.Random(seed)
+    problem = small_problem(generator)
+    others = (small_model(generator) for _ in iter(int, 1))
+    model = taught(problem.model, next(other for other in others if other.vocab == problem.model.vocab))
+    problem = replace(problem, model=model, runtime=priced_runtime(problem.runtime, model))
+    facts = facts_of(problem)
+    whole = generator.choice((standard_space, exhaustive_space))(problem, facts)
+    return Case(problem=problem, facts=facts, space=thinned(whole, generator, most=many(1500, 3000)))
+
+
+def test_answers_equal_brute_force() -> None:
+    seen: Counter[str] = Counter()
+    for seed in numbers(10, 100):
+        case = taught_case(seed)
+        counted = count(case.problem, case.space, case.facts)
+        known = dict(zip(counted.grids, judge(case.problem, counted.grids.values()), strict=True))
+        needs = sorted(j.need for j in known.values())
+        capacity = needs[len(needs) // 2] if needs else 10**9
+        fits = sorted(j.step_s for j in known.values() if j.need <= capacity)
+        assert_bounds_hold(case, known, capacity)
+        seen.update(members=len(known), piped=sum(g.pp > 1 for g in known), redone=sum(g.recompute.value != "none" for g in known))
+        try:
+            answer = find(case.problem, case.space, case.facts, capacity=capacity, top=TOP)
+        except InfeasibleError:
+            assert not fits
+        else:
+            assert_certified(answer, counted, fits, idle=case.space.fewest > 0)
+    assert min(seen.values()) > 20, seen
+
+
+def test_the_certificate_beside_a_teacher_holds() -> None:
+    answer = plan(ASKED)
+    assert answer.certificate.optimal
+    assert answer.request is not None
+    assert check(answer.request, answer).leaves > 100
+    assert answer.prediction.model.trainable < answer.prediction.model.parameters
+
+
+def test_memory_is_that_of_the_model_and_two_bytes_of_the_teacher_and_both_logits() -> None:
+    alone, beside = (simulate(replace(ASKED, teacher=name), strategy="tp2 dp4 mbs1 zero1") for name in ("", ASKED.teacher))
+    plain, both = dict(alone.stages[0].items), dict(beside.stages[0].items)
+    parameters = 8_030_261_248
+    spread = 32 * 2 * 4096 + 4096  # norms, which every member of tp has whole
+    assert beside.model.parameters - alone.model.parameters == parameters
+    assert both["parameters"] - plain["parameters"] == 2 * ((parameters - spread) // 2 + spread)
+    assert [both[name] - plain[name] for name in ("gradients", "optimizer", "activations")] == [0, 0, 0]
+    words = 2048 * 128256 // 2
+    assert both["logits"] == words * (2 * (2 + 4 + 4) + 3 * 4 + 4)
+    assert beside.step_time_s > alone.step_time_s
+
+
+@pytest.mark.parametrize("strategy", ["tp2 dp4 mbs1", "pp4 dp2 mbs1"])
+def test_nothing_of_the_teacher_runs_again(strategy: str) -> None:
+    """A recompute of all layers costs what it costs without a teacher, but for what lies beside it."""
+    times = {
+        (name, again): simulate(replace(ASKED, teacher=name), strategy=f"{strategy} recompute={again}").stages[0].items
+        for name in ("", ASKED.teacher)
+        for again in ("none", "full")
+    }
+    saved = {key: dict(items)["activations"] for key, items in times.items()}
+    assert saved["", "none"] == saved[ASKED.teacher, "none"]
+    assert saved["", "full"] == saved[ASKED.teacher, "full"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"), [("dp4 pp2 vpp2 mbs1 schedule=interleaved-1f1b", "grid.teacher"), ("dp8 mbs1 zero3", "teacher's")]
+)
+def test_what_is_not_run_beside_a_teacher_is_refused(strategy: str, said: str) -> None:
+    with pytest.raises(StrategyError) as caught:
+        simulate(replace(ASKED, runtime="megatron-core" if "vpp" in strategy else "torchtitan"), strategy=strategy)
+    assert said in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_spaces_of_general_plans_are_refused() -> None:
+    for search, cluster in ((plan_joint, "h100-sxm:8"), (plan_mixed, "h100-sxm:8+a100-sxm-80gb:8")):
+        with pytest.raises(UsageError, match="yet") as caught:
+            search(replace(ASKED, cluster=cluster))
+        assert caught.value.hint
+
+
+@pytest.mark.parametrize(("teacher", "said"), [("gpt3-175b", "words"), ("qwen3-vl-8b", "reads image"), ("no-such", "no-such")])
+def test_teachers_that_do_not_fit_are_refused(teacher: str, said: str) -> None:
+    with pytest.raises(ShardwrightError, match=said) as caught:
+        simulate(replace(ASKED, teacher=teacher), strategy="dp8 mbs1")
+    assert caught.value.hint
