@@ -83,7 +83,8 @@ class Market:
             upper = start.microbatches.copy()
         else:
             limit = limit_s / self.ground.jitter(frame)
-            upper = most_by_work(self.terms(frame), self.shapes, batch=self.batch, limit=limit)
+            least = start.microbatches if start is not None else None
+            upper = most_by_work(self.terms(frame), self.shapes, batch=self.batch, limit=limit, least=least)
         upper[self.shapes.tp < frame.tp] = 0
         active = start.active if start is not None else np.zeros(0, dtype=np.int64)
         return Values(frame=frame, limit_s=limit_s, microbatches=upper, exact=upper == 0, active=active)

@@ -160,17 +160,20 @@ def _work_allows(each: float, other_each: float, p1: int, p2: int, m: int, layer
 
 
 @compiled
-def _most_by_work(each: FloatArray, rows: IntArray, stages: IntArray, high: IntArray, layers: int, limit: float) -> IntArray:
+def _most_by_work(
+    each: FloatArray, rows: IntArray, stages: IntArray, least: IntArray, high: IntArray, layers: int, limit: float
+) -> IntArray:
     result = np.zeros(len(rows), dtype=np.int64)
     for s in range(len(rows)):
         t1, t2, p1, p2 = each[rows[s, 0]], each[rows[s, 1]], stages[s, 0], stages[s, 1]
-        low, most = 0, high[s]
+        low, most, step = min(least[s], high[s]), high[s], 1
+        # By doubled steps as long as they hold: what holds by a little less time is near.
         while low < most:
-            middle = (low + most + 1) // 2
+            middle = min(low + step, most)
             if _work_allows(t1, t2, p1, p2, middle, layers, limit):
-                low = middle
+                low, step = middle, 2 * step
             else:
-                most = middle - 1
+                most, step = middle - 1, max((middle - low) // 2, 1)
         result[s] = low
     return result
 
@@ -214,16 +217,20 @@ def most_above(terms: Terms, shapes: Shapes, *, upper: IntArray, which: IntArray
     return np.asarray(_most_above(terms, each, shapes.rows, shapes.stages, upper, which, least, limit))
 
 
-def most_by_work(terms: Terms, shapes: Shapes, *, batch: int, limit: float) -> IntArray:
+def most_by_work(terms: Terms, shapes: Shapes, *, batch: int, limit: float, least: IntArray | None = None) -> IntArray:
     """(shapes,) a bound of the same by work alone, in closed form.
 
         T (1 - q^p1) / t1 + T q^p1 (1 - q^p2) / t2 >= layers,   q = 1 - 1 / m
 
     with t seconds of a layer: what stage by stage is left of the limit holds its m-th part of layers. Where a slow first run only stands
     in the way of the second, it holds none.
+
+    Args:
+        least: (shapes,) what is known of an earlier limit.
     """
+    known = np.zeros(len(shapes), dtype=np.int64) if least is None else least
     each = terms.seconds[:, 0].sum(axis=1)
-    return np.asarray(_most_by_work(each, shapes.rows, shapes.stages, batch // shapes.mbs, terms.layers, limit))
+    return np.asarray(_most_by_work(each, shapes.rows, shapes.stages, known, batch // shapes.mbs, terms.layers, limit))
 
 
 def best_cut(terms: Terms, shape: tuple[int, int, int, int], *, microbatches: int, limit: float) -> tuple[float, tuple[int, ...]]:
