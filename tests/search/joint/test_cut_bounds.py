@@ -111,7 +111,7 @@ def test_bounds_of_a_model_are_near_the_path(record_property: Callable[[str, obj
     facts = facts_of(problem)
     case = Case(problem=problem, facts=facts, space=standard_space(problem, facts))
     ratios = ratios_of(case, random_of("near"), pipelines=many(60, 400))
-    record_property("mean", np.mean(ratios))
+    record_property("mean", float(np.mean(ratios)))
     assert len(ratios) > 20
     assert max(ratios) <= ROUNDING
     assert np.mean(ratios) > 0.98
