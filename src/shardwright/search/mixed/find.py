@@ -22,7 +22,7 @@ from shardwright.search.limit import Limit, limit_of, out_of_time
 from shardwright.search.mixed.alone import Alone, each_alone
 from shardwright.search.mixed.bound import Closing, lower_bound
 from shardwright.search.mixed.choices import Choices
-from shardwright.search.mixed.incumbents import Composing, Standing, look_at_one_shape, simulate_best
+from shardwright.search.mixed.incumbents import Composing, Standing, look_at_one_shape, parts_of, simulate_best
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedPlan, pipelines_text
 from shardwright.search.mixed.polish import polish
@@ -145,13 +145,13 @@ def _narrowed(
     say("find when compositions can end", 0)
     for options, market in markets.items():
         look_at_one_shape(standing, market, options)
-    composing = [Composing.of(standing, market, options) for options, market in markets.items()]
+    composing = [Composing.of(standing, part, options) for options, market in markets.items() for part in parts_of(market)]
     proved_s = inf
     for number, (limits, most) in enumerate(ROUNDS):
         say("compose and simulate", number)
         for one in composing:
             one.look(standing, most=limits)
-        simulate_best(standing, markets, most=most)
+            simulate_best(standing, markets, most=most)
         if number in PROVED:
             polish(standing, {options: market.ground for options, market in markets.items()})
             if standing.best_s >= proved_s:

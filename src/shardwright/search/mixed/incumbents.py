@@ -32,6 +32,8 @@ NEARLY = 0.01
 """Share of a limit to which that one is found."""
 PAIRS = 60
 """Compositions of a frame by a limit."""
+FEW = 150_000
+"""Shapes of which as many limits are looked at as are asked for; of twice as many half."""
 LANES = 2
 """Shapes of a composition at most on two pools; one more for each further pool."""
 SINGLE = 400
@@ -139,7 +141,7 @@ class Composing:
     def of(standing: Standing, market: Market, options: Options) -> Composing:
         """Every frame, from the limit on at which prices no longer close them all together."""
         ground, most = market.ground, min(standing.best_s * WORTH, LONGEST_STEP_S)
-        whole = Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(ground.nodes / 2, ground.nodes))
+        whole = Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes))
         first, values = first_limit(market, whole, most=most)
         frames = _frames(market) if values is not None else []
         waiting = [(first, turn, frame, RISE, LEVELS, values) for turn, frame in enumerate(frames) if values is not None]
@@ -147,6 +149,7 @@ class Composing:
 
     def look(self, standing: Standing, *, most: int) -> None:
         """Let compositions wait for their simulation, at so many limits at most, the smallest first."""
+        most = max(most * FEW // max(len(self.market.shapes), FEW), 1)
         while most and self.waiting and self.waiting[0][0] < standing.best_s * WORTH and not standing.ends():
             limit, turn, frame, step, left, values = heappop(self.waiting)
             dual, values = self.market.priced(frame, limit, start=values)
@@ -157,6 +160,19 @@ class Composing:
             values = _compositions(standing, self.market, frame, limit, values, self.options)
             if left > 1:
                 heappush(self.waiting, (limit * (1 + RISE), turn, frame, step, left - 1, values))
+
+
+def parts_of(market: Market) -> tuple[Market, ...]:
+    """The market of all pools, before it those of the fastest pools, from two on, and of each zone: what helps on paper may lie behind a
+    slow link, or be so slow that it only makes sums longer.
+    """
+    ground = market.ground
+    fastest = np.argsort(-_weights(market), kind="stable").tolist()
+    groups = ground.problem.cluster.groups
+    zones = [[pool.group for pool in ground.table.pools if groups[pool.group].zone == zone] for zone in ground.problem.cluster.zones]
+    some = [*(fastest[:many] for many in range(2, len(fastest))), *(zone for zone in zones if len(zone) > 1)]
+    named = dict.fromkeys(tuple(sorted(pools)) for pools in some if len(pools) < len(fastest))
+    return (*(market.within(pools) for pools in named), market)
 
 
 def simulate_best(standing: Standing, markets: dict[Options, Market], *, most: int) -> None:
@@ -227,7 +243,7 @@ def _frames(market: Market) -> list[Frame]:
     ground = market.ground
     edges = sorted({round(2 ** (half / 2)) for half in range(2 * ground.most_replicas.bit_length())} | {ground.most_replicas + 1})
     ranges = [(low, high - 1) for low, high in pairwise(edges) if high <= ground.most_replicas + 1]
-    return [Frame(replicas=some, tp=ground.least_tp, nodes=(ground.nodes / 2, ground.nodes)) for some in ranges]
+    return [Frame(replicas=some, tp=ground.least_tp, nodes=(0.0, ground.nodes)) for some in ranges]
 
 
 def first_limit(market: Market, frame: Frame, *, most: float) -> tuple[float, Values | None]:

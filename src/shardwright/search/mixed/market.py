@@ -121,9 +121,11 @@ class Market:
             dual = self._dual(frame, limit_s, prices)
             if dual.samples >= self.batch and not thorough:
                 return dual, values
-            if not thorough and self.repriced(dual, self.samples(values)).samples < self.batch:
-                break
-            dear = self._dear(values, prices)
+            above = _above(self.shapes.use, self.shapes.nodes, self.shapes.mbs, values.microbatches, *prices)
+            raised = self._raised(dual, float(above[1].max(initial=0.0)))
+            if not thorough and raised.samples < self.batch:
+                return raised, values
+            dear = self._dear(values, *above)
             if not len(dear):
                 break
             values.active = np.concatenate([some, dear])
@@ -144,11 +146,16 @@ class Market:
         near = np.argpartition(-gains, most - 1)[:most] if most else alive
         return self._unlike(alive[near[np.lexsort((near, -gains[near]))]])
 
-    def _dear(self, values: Values, prices: Prices) -> IntArray:
-        """Shapes that are worth more than they cost and not yet among the active ones, some of the dearest; [] = there are none."""
-        mbs = self.shapes.mbs
-        which, gains, floor = _above(self.shapes.use, self.shapes.nodes, mbs, values.microbatches, *prices)
-        new = ~np.isin(which, values.active)
+    def _dear(self, values: Values, which: IntArray, gains: FloatArray, floor: IntArray) -> IntArray:
+        """Of shapes that may be worth more than they cost some of the dearest that are, and not yet among the active ones; [] = there are
+        none.
+
+        Args:
+            which, gains, floor: shapes, by how much, and the most microbatches that they would not be for.
+        """
+        mbs, known = self.shapes.mbs, np.zeros(len(self.shapes), dtype=np.bool_)
+        known[values.active] = True
+        new = ~known[which]
         which, gains, floor = which[new], gains[new], floor[new]
         while len(which):
             most = min(_AT_ONCE, len(which) - 1)
@@ -205,9 +212,19 @@ class Market:
 
     def repriced(self, dual: Dual, worth: FloatArray) -> Dual:
         """The prices with a replica's raised until they cover what every shape is worth, and what all costs then."""
+        return self._raised(dual, float((worth - self.cost(prices_of(dual)))[worth > 0].max(initial=0.0)))
+
+    def _raised(self, dual: Dual, more: float) -> Dual:
+        """The prices with a replica's raised, and what all costs then."""
         prices = prices_of(dual)
-        worse = float((worth - self.cost(prices))[worth > 0].max(initial=0.0))
-        return self._dual(dual.frame, dual.limit_s, prices._replace(replicas=prices.replicas + max(worse, 0.0)))
+        return self._dual(dual.frame, dual.limit_s, prices._replace(replicas=prices.replicas + max(more, 0.0)))
+
+    def within(self, pools: tuple[int, ...]) -> Market:
+        """The shapes that lie on some of the pools."""
+        others = [pool for pool in range(len(self.ground.table.pools)) if pool not in pools]
+        shapes = self.shapes.take(np.flatnonzero((self.shapes.use[:, others] == 0).all(axis=1)))
+        use_of, first = alike_use(shapes)
+        return Market(ground=self.ground, shapes=shapes, use_of=use_of, first=first, kept=self.kept)
 
 
 @compiled

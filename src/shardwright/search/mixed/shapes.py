@@ -33,6 +33,10 @@ class Shapes:
     def __len__(self) -> int:
         return len(self.mbs)
 
+    def take(self, which: IntArray) -> Shapes:
+        """Some of them."""
+        return Shapes(**{name: np.ascontiguousarray(getattr(self, name)[which]) for name in Shapes.__slots__})
+
 
 def shapes_of(table: StageTable) -> Shapes:
     """Every shape: one run, or two of different pool or degree in either order, of as many stages as there are layers at most."""
