@@ -20,11 +20,12 @@ from shardwright.model.ir.tensor import Dim
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.certificate import Certificate
-from shardwright.search.exact.find import ExactAnswer, StagePrices, find_exact, shape_bounds
+from shardwright.search.exact.find import ExactAnswer, find_exact
 from shardwright.search.exact.options import chain_blocks
 from shardwright.search.exact.orders import num_orders, pipeline_orders, stage_orders
 from shardwright.search.exact.shapes import plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace, device_labels, partitions
+from shardwright.search.exact.stage_prices import StagePrices, shape_bounds
 from shardwright.search.exact.trees import Node, TreeSpace, labelled_trees, split_on, tree_placements
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.order import Action, Kind, Table

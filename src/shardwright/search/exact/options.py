@@ -42,7 +42,7 @@ class StageOption:
     Args:
         stage: as a plan says it. parts: resolved, as chunk 0. families, holdings: as `StageCosts` has them, of chunk 0.
         forward, backward: picoseconds of a microbatch on each family. reduced: of the last bucket of its gradients. update: of the
-        optimizer, the slowest family. room: most microbatches in flight that fit in every device's memory, at most all.
+        optimizer, the slowest family. own_update: of it what depends on no other device, if states are not sharded. room: most microbatches in flight that fit in every device's memory, at most all.
         alike: equal for options that cost the same in every plan.
     """
 
@@ -54,6 +54,7 @@ class StageOption:
     backward: IntArray
     reduced: IntArray
     update: int
+    own_update: int
     room: int
     alike: object
 
@@ -155,6 +156,7 @@ def price_stage(
         backward=picoseconds(np.array([costs.seconds(0, 0, i, 0, TaskKind.B) for i in numbers])),
         reduced=reduced - reduced * (pieces - 1) // pieces,
         update=int(picoseconds(np.array(update)).max()),
+        own_update=int(picoseconds(np.array([float(s.update_s[0]) for s in steps])).max()),
         room=_room(problem, plan, costs, parts, microbatches=microbatches),
         alike=_alike(problem, parts, families, holdings),
     )
@@ -185,13 +187,19 @@ def _room(problem: Problem, plan: Plan, costs: StageCosts, parts: StageParts, *,
     return 0
 
 
-def flight_rows(devices: tuple[tuple[int, ...], ...], microbatches: int, *, flying: int) -> ActionRows:
-    """One row of every stage (given its devices): `flying` forwards, then a backward and a forward in turns, then the other backwards."""
+def flights(microbatches: int, flying: int) -> list[tuple[int, int]]:
+    """(kind, microbatch) of a row: `flying` forwards, then a backward and a forward in turns, then the other backwards."""
     row = [(F, k) for k in range(flying)]
     for k in range(microbatches):
         row.append((B, k))
         if k + flying < microbatches:
             row.append((F, k + flying))
+    return row
+
+
+def flight_rows(devices: tuple[tuple[int, ...], ...], microbatches: int, *, flying: int) -> ActionRows:
+    """One row of `flights` of every stage (given its devices)."""
+    row = flights(microbatches, flying)
     turn = sorted(range(len(devices)), key=lambda stage: devices[stage][0])
     kind, microbatch = (np.tile(np.array(column), len(devices)) for column in zip(*row, strict=True))
     zero = np.zeros(len(kind), dtype=np.int32)

@@ -36,15 +36,24 @@ def plan_of_stages(
     Args:
         order: (stages, 2 m) actions; None = a table yet to be found.
     """
-    lane = Lane(name=LANE, samples=problem.job.global_batch, microbatches=microbatches, stages=tuple(o.stage for o in options))
-    found: Named | Table = Named(schedule=TABLE_SEARCH, lanes=(LANE,))
-    if order is not None:
-        rows = [
-            (option.parts.devices[0], tuple(_action(chunk, int(code), microbatches) for code in order[chunk]))
-            for chunk, option in enumerate(options)
-        ]
-        found = Table(lanes=(LANE,), rows=tuple(sorted(rows)))
+    lane = lane_of(LANE, options, samples=problem.job.global_batch, microbatches=microbatches)
+    found = Named(schedule=TABLE_SEARCH, lanes=(LANE,)) if order is None else table_of(lane, options, order)
     return Plan(devices=problem.cluster.num_devices, lanes=(lane,), orders=(found,), shards=shards)
+
+
+def lane_of(name: str, options: tuple[StageOption, ...], *, samples: int, microbatches: int) -> Lane:
+    """A lane of these stages."""
+    return Lane(name=name, samples=samples, microbatches=microbatches, stages=tuple(o.stage for o in options))
+
+
+def table_of(lane: Lane, options: tuple[StageOption, ...], order: IntArray) -> Table:
+    """The order of a lane; `order`: (stages, 2 m) actions, or more of which those behind are of no meaning."""
+    microbatches = lane.microbatches or 1
+    rows = [
+        (option.parts.devices[0], tuple(_action(chunk, int(code), microbatches) for code in order[chunk, : 2 * microbatches]))
+        for chunk, option in enumerate(options)
+    ]
+    return Table(lanes=(lane.name,), rows=tuple(sorted(rows)))
 
 
 def _action(chunk: int, code: int, microbatches: int) -> Action:
