@@ -162,13 +162,13 @@ def draw_lanes(number: int, *, most: int = 1000, least: int = 100) -> LanesInsta
         counts = [generator.choice((1, 2, 2, 3, 4)) for _ in kinds]
         if not 2 <= sum(counts) <= 6:
             continue
-        zones = [generator.choice("ab") for _ in kinds] if generator.random() < 0.6 else ["a"] * len(kinds)
-        link = f",a~b={generator.choice((1, 25, 200, 400))}gbps/{generator.choice((0.01, 1, 30))}ms" if len(set(zones)) == 2 else ""
+        zones = [generator.choice("ab") for _ in kinds] if generator.random() < 0.8 else ["a"] * len(kinds)
+        link = f",a~b={generator.choice((10, 200, 400))}gbps/{generator.choice((0.01, 0.1, 5))}ms" if len(set(zones)) == 2 else ""
         expression = "+".join(f"{kind}:{count}@{zone}" for kind, count, zone in zip(kinds, counts, zones, strict=True)) + link
         cluster = parse_cluster(expression)
-        share = generator.choice((0.15, 0.3, 1.0))
+        share = generator.choice((0.2, 0.5, 1.0, 1.0))
         cluster = replace(cluster, groups=tuple(_smaller(group, share) for group in cluster.groups))
-        dims = tuple(generator.sample((Dim.BATCH, Dim.WIDTH, Dim.HEADS), generator.choice((0, 1, 1, 2))))
+        dims = tuple(generator.sample((Dim.BATCH, Dim.WIDTH, Dim.HEADS), generator.choice((0, 0, 1, 2))))
         trees = TreeSpace(dims=dims, weights=generator.choice(((1,), (2,), (1, 2))), depth=1 if dims else 0)
         numbers = generator.choice(((1,), (2,), (1, 2), (1, 3), (1, 2, 3)))
         space = ExactSpace(trees=trees, microbatches=numbers, max_stages=generator.choice((1, 2, 3)), lanes=generator.choice((2, 3, 3)))

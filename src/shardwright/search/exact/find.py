@@ -22,7 +22,7 @@ from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.certificate import Certificate, assert_sound, claim
 from shardwright.search.exact.find_lanes import search_lanes
-from shardwright.search.exact.options import StageOption, chain_blocks
+from shardwright.search.exact.options import StageOption, chain_blocks, together
 from shardwright.search.exact.orders import num_orders, pipeline_orders
 from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace, Partition, partitions, stage_trees
@@ -75,7 +75,7 @@ class _Priced:
     def options(self, shape: int) -> tuple[StageOption, ...]:
         """The stages of one shape."""
         places = np.unravel_index(shape, tuple(len(c.options) for c in self.choices))
-        return tuple(c.options[int(i)] for c, i in zip(self.choices, places, strict=True))
+        return together(tuple(c.options[int(i)] for c, i in zip(self.choices, places, strict=True)))
 
     def rooms(self, shape: int) -> tuple[int, ...]:
         """Microbatches in flight that each stage of a shape has room for."""

@@ -123,15 +123,16 @@ class LanePrices:
             return price_stage(alone, stage, first=start, end=end, microbatches=1, working=working, shards=self.space.shards)
 
         like = start, end, tuple(map(len, devices)), samples
+        found: dict[Node | int, StageOption] = {}
         if like not in self.unlike:
             trees = tuple(stage_trees(devices, self.space))
-            legal = [(tree, found) for tree in trees if isinstance(found := priced(tree), StageOption)]
-            kept = {(found.alike, contributions(alone, found.parts)): tree for tree, found in reversed(legal)}
-            self.unlike[like] = len(trees), len(legal), tuple(reversed(kept.values()))
-        every, some, unlike = self.unlike[like]
-        options = tuple(found for tree in unlike if isinstance(found := priced(tree), StageOption))
+            found = {tree: option for tree in trees if isinstance(option := priced(tree), StageOption)}
+            kept = {(option.alike, contributions(alone, option.parts)): tree for tree, option in reversed(found.items())}
+            self.unlike[like] = len(trees), len(found), tuple(reversed(kept.values()))
+        every, legal, unlike = self.unlike[like]
+        options = tuple(option for tree in unlike if isinstance(option := found.get(tree) or priced(tree), StageOption))
         assert len(options) == len(unlike), "devices of one label are alike"
-        return StageChoices(trees=every, legal=some, options=options)
+        return StageChoices(trees=every, legal=legal, options=options)
 
 
 def contributions(problem: Problem, parts: StageParts) -> object:

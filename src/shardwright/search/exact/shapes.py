@@ -66,7 +66,7 @@ def shape_tasks(
     """Lower the plan of these stages, and take out what its order puts in.
 
     Args:
-        messages: edges already derived; new ones are added.
+        options: as they are `together`. messages: edges already derived; new ones are added.
     """
     program, costs, blocking = _lowered(problem, options, microbatches=microbatches, shards=shards, messages=messages)
     return tasks_of_shape(problem, program, costs, blocking=blocking)

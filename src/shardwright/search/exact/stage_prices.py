@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import numpy as np
 
@@ -23,6 +24,11 @@ class StageChoices:
     trees: int
     legal: int
     options: tuple[StageOption, ...]
+
+    @property
+    def plain(self) -> StageChoices:
+        """The same in a plan without fused overlap."""
+        return replace(self, options=tuple(option.plain or option for option in self.options))
 
 
 @dataclass(slots=True)
@@ -69,12 +75,22 @@ def shape_bounds(choices: tuple[StageChoices, ...], microbatches: int, *, contex
     before it on their fastest family; then the slowest update. Left out: messages.
 
     Args:
-        context: there are other lanes. Then sums, the norm and memory depend on them, and are left out; with `shards` the update is too.
+        context: there are other lanes, which may leave their islands too. Then sums, the norm and memory depend on them, and are left out; with `shards` the update is too.
     """
-    stages = len(choices)
     shape = tuple(len(c.options) for c in choices)
     if 0 in shape:
         return np.zeros(shape, dtype=np.int64)
+    found = _bounds(choices, microbatches, context=context, shards=shards)
+    if not any(option.plain for c in choices for option in c.options):
+        return found
+    plain = _bounds(tuple(c.plain for c in choices), microbatches, context=context, shards=shards)
+    leaves = reduce(np.logical_or.outer, [np.array([option.leaves for option in c.options]) for c in choices])
+    return np.where(leaves, plain, np.minimum(found, plain) if context else found)
+
+
+def _bounds(choices: tuple[StageChoices, ...], microbatches: int, *, context: bool, shards: bool) -> IntArray:
+    """Of `shape_bounds`, the options being as they are."""
+    stages, shape = len(choices), tuple(len(c.options) for c in choices)
 
     def along(stage: int, values: list[int]) -> IntArray:
         return np.array(values, dtype=np.int64).reshape(tuple(-1 if axis == stage else 1 for axis in range(stages)))
