@@ -11,6 +11,7 @@ import typer
 from shardwright.api import grids, problems
 from shardwright.cli import flags, interrupt, screen
 from shardwright.cli.command import verb
+from shardwright.errors import UsageError
 from shardwright.files.stored import plan_document
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
@@ -53,6 +54,9 @@ def plan(
     train: flags.Train = "",
     profile: flags.ProfileFile = "",
     space: Annotated[str, typer.Option("--space", help=SPACE_HELP)] = "standard",
+    lanes: Annotated[
+        int, typer.Option("--lanes", metavar="N", min=1, help="Most lanes of a plan of --space exact: groups of devices that share the batch.")
+    ] = 1,
     time_limit: Annotated[
         float,
         typer.Option("--time-limit", metavar="SECONDS", min=0.0, help="Stop searching after this many seconds; the answer then has a gap."),
@@ -65,6 +69,8 @@ def plan(
     """Find the fastest training plan for MODEL on CLUSTER, and prove that no other plan in the search space is faster."""
     screen.check_writable(output)
     request = flags.read_request(locals())
+    if lanes > 1 and space != "exact":
+        raise UsageError(f"--lanes {lanes} is for --space exact", hint="drop it: other spaces have as many lanes as they need")
     if space in GENERAL or problems.is_mixed(request):
         general = import_module("shardwright.cli.plan_general")
         general.plan(request, time_limit=time_limit, output=output, as_json=as_json, quiet=quiet)

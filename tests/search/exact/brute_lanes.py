@@ -166,7 +166,7 @@ def draw_lanes(number: int, *, most: int = 1000, least: int = 100) -> LanesInsta
         link = f",a~b={generator.choice((10, 200, 400))}gbps/{generator.choice((0.01, 0.1, 5))}ms" if len(set(zones)) == 2 else ""
         expression = "+".join(f"{kind}:{count}@{zone}" for kind, count, zone in zip(kinds, counts, zones, strict=True)) + link
         cluster = parse_cluster(expression)
-        share = generator.choice((0.2, 0.5, 1.0, 1.0))
+        share = generator.choice((0.3, 1.0, 1.0, 1.0))
         cluster = replace(cluster, groups=tuple(_smaller(group, share) for group in cluster.groups))
         dims = tuple(generator.sample((Dim.BATCH, Dim.WIDTH, Dim.HEADS), generator.choice((0, 0, 1, 2))))
         trees = TreeSpace(dims=dims, weights=generator.choice(((1,), (2,), (1, 2))), depth=1 if dims else 0)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import groupby, product
 from math import comb, prod
 
+from shardwright.errors import UsageError
 from shardwright.program.problem import Problem
 from shardwright.search.exact.orders import num_orders
 from shardwright.search.exact.space import ExactSpace, dealt, device_labels, lane_partitions, stage_trees
@@ -80,6 +81,20 @@ def unordered(kinds: tuple[LaneKind, ...], each: Callable[[LaneKind], int]) -> i
 def choices(members: int, lanes: int) -> int:
     """Ways to choose a member for each of a few lanes that may be exchanged."""
     return comb(members + lanes - 1, lanes)
+
+
+MOST_MEMBERS = 1_000_000
+"""Plans of several lanes up to which they are searched."""
+
+
+def require_few(problem: Problem, space: ExactSpace, *, blocks: int) -> None:
+    """Raise a UsageError if there are more than MOST_MEMBERS plans of several lanes."""
+    members = num_members(problem, space, blocks=blocks)
+    if members > MOST_MEMBERS:
+        raise UsageError(
+            f"{members:,} plans of up to {space.lanes} lanes are too many for the exact space: at most {MOST_MEMBERS:,}",
+            hint="fewer --lanes, --max-devices or layers, or a --global-batch that fewer numbers of microbatches divide",
+        )
 
 
 def num_members(problem: Problem, space: ExactSpace, *, blocks: int) -> int:

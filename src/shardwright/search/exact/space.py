@@ -47,27 +47,33 @@ class ExactSpace:
         )
 
 
-MOST_DEVICES, MOST_BLOCKS, MOST_MICROBATCHES = 4, 6, 3
-"""Sizes up to which `exact_space` is searched: devices, blocks of the chain (embedding and head among them), microbatches."""
+MOST_DEVICES, MOST_BLOCKS, MOST_MICROBATCHES, MOST_LANES = 4, 6, 3, 3
+"""Sizes up to which `exact_space` is searched: devices, blocks of the chain (embedding and head among them), microbatches and lanes."""
+MOST_DEVICES_OF_LANES = 6
+"""Devices up to which it is searched where there may be several lanes; of more than MOST_DEVICES a stage is cut once into equal parts."""
 
 
-def exact_space(problem: Problem, *, blocks: int) -> ExactSpace:
-    """The space of a small problem: every number of microbatches up to MOST_MICROBATCHES that divides the global batch.
+def exact_space(problem: Problem, *, blocks: int, lanes: int = 1) -> ExactSpace:
+    """The space of a small problem: every number of microbatches up to MOST_MICROBATCHES, which of one lane divides the global batch.
 
     Raises:
         UsageError: the problem is too large for the enumeration; says the limits.
     """
     devices = problem.cluster.num_devices
-    if devices > MOST_DEVICES or blocks > MOST_BLOCKS:
+    most = MOST_DEVICES if lanes == 1 else MOST_DEVICES_OF_LANES
+    if not 1 <= lanes <= MOST_LANES:
+        raise UsageError(f"--lanes {lanes}: the exact space has plans of 1 to {MOST_LANES} lanes", hint=f"--lanes {MOST_LANES} or fewer")
+    if devices > most or blocks > MOST_BLOCKS:
         raise UsageError(
             f"{blocks} blocks on {devices} devices are too many for the exact space: at most {MOST_BLOCKS} blocks (embedding and head "
-            f"among them), {MOST_DEVICES} devices, {MOST_MICROBATCHES} microbatches",
+            f"among them), {most} devices, {MOST_MICROBATCHES} microbatches",
             hint="--space joint, or fewer --max-devices",
         )
-    batch = problem.job.global_batch
+    numbers = tuple(m for m in range(1, MOST_MICROBATCHES + 1) if lanes > 1 or problem.job.global_batch % m == 0)
     trees = TreeSpace(dims=(Dim.BATCH, Dim.WIDTH, Dim.HEADS, Dim.HIDDEN))
-    microbatches = tuple(m for m in range(1, MOST_MICROBATCHES + 1) if batch % m == 0)
-    return ExactSpace(trees=trees, microbatches=microbatches, max_stages=devices)
+    if devices > MOST_DEVICES:
+        trees = TreeSpace(dims=(Dim.BATCH, Dim.WIDTH), weights=(1,), depth=1)
+    return ExactSpace(trees=trees, microbatches=numbers, max_stages=devices, lanes=lanes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
