@@ -55,7 +55,8 @@ def plan(
     profile: flags.ProfileFile = "",
     space: Annotated[str, typer.Option("--space", help=SPACE_HELP)] = "standard",
     lanes: Annotated[
-        int, typer.Option("--lanes", metavar="N", min=1, help="Most lanes of a plan of --space exact: groups of devices that share the batch.")
+        int,
+        typer.Option("--lanes", metavar="N", min=1, help="Most lanes of a plan of --space exact: groups of devices that share the batch."),
     ] = 1,
     time_limit: Annotated[
         float,

@@ -55,12 +55,13 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanesInstance:
-    """A problem, the label of each device, and the space."""
+    """A problem, the label of each device, and the space; without `orders` a stage runs all forwards before its backwards."""
 
     problem: Problem
     labels: tuple[int, ...]
     space: ExactSpace
     blocks: int
+    orders: bool = True
 
 
 def looks(trees: Trees, devices: Devices) -> list[tuple[object, str]]:
@@ -73,7 +74,7 @@ def lane_members(instance: LanesInstance, devices: Devices, microbatches: int) -
     """Every lane that works on all of these devices, once however its devices of one label are exchanged."""
     space, labels, found = instance.space, instance.labels, {}
     trees = all_trees(labels, space.trees)
-    own = orders_of(microbatches)
+    own = orders_of(microbatches) if instance.orders else [tuple(range(2 * microbatches))]
     for count in range(1, min(space.max_stages, instance.blocks, len(devices)) + 1):
         for inner in combinations(range(1, instance.blocks), count - 1):
             ends = (*inner, instance.blocks)

@@ -117,7 +117,9 @@ def some_plans(problem: Problem, space: ExactSpace, *, stages: int, microbatches
     plans = []
     for partition in generator.sample(found, min(count, len(found))):
         chosen = tuple(generator.choice(c.options) for c in prices.choices(partition))
-        plans.append(plan_of_stages(problem, together(chosen), microbatches=microbatches, order=pipeline_orders(stages, microbatches)[0][0]))
+        plans.append(
+            plan_of_stages(problem, together(chosen), microbatches=microbatches, order=pipeline_orders(stages, microbatches)[0][0])
+        )
     return plans
 
 

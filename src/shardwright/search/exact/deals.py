@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import groupby, product
 from math import comb, prod
 
@@ -100,9 +100,9 @@ def require_few(problem: Problem, space: ExactSpace, *, blocks: int) -> None:
 def num_members(problem: Problem, space: ExactSpace, *, blocks: int) -> int:
     """Plans of several lanes, illegal ones and deadlocked orders included."""
     labels = device_labels(problem.cluster)
-    trees = lru_cache(maxsize=None)(lambda devices: sum(1 for _ in stage_trees(devices, space)))
+    trees = cache(lambda devices: sum(1 for _ in stage_trees(devices, space)))
 
-    @lru_cache(maxsize=None)
+    @cache
     def members_of(kind: LaneKind) -> int:
         own = dealt((kind.devices,), labels)[0]
         found = 0

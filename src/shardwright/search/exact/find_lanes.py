@@ -234,7 +234,7 @@ def _orders(lanes: tuple[LaneShape, ...], rooms: IntArray, same: tuple[int, ...]
         orders, peaks = pipeline_orders(len(lane.options), lane.microbatches)
         wide = np.full((*orders.shape[:2], width), -1, dtype=np.int64)
         wide[:, :, : orders.shape[2]] = orders
-        every.append((wide, (peaks <= rooms[end - len(lane.options) : end]).all(axis=1)))
+        every.append((wide, np.asarray((peaks <= rooms[end - len(lane.options) : end]).all(axis=1))))
     for numbers in np.ndindex(*(len(orders) for orders, _ in every)):
         falls = any(numbers[lane] < numbers[lane - 1] for lane in same)
         if not falls and all(fits[number] for (_, fits), number in zip(every, numbers, strict=True)):

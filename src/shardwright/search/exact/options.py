@@ -43,9 +43,10 @@ class StageOption:
     Args:
         stage: as a plan says it. parts: resolved, as chunk 0. families, holdings: as `StageCosts` has them, of chunk 0.
         forward, backward: picoseconds of a microbatch on each family. reduced: of the last bucket of its gradients. update: of the
-        optimizer, the slowest family. own_update: of it what depends on no other device, if states are not sharded. room: most microbatches in flight that fit in every device's memory, at most all.
-        alike: equal for options that cost the same in every plan. plain: the same in a plan with a stage that `leaves`, whose
-        tensor-parallel groups leave their islands: no stage of it has fused overlap then (`cost.overlap`); None: it is as it is here.
+        optimizer, the slowest family. own_update: of it what depends on no other device, if states are not sharded. room: most
+        microbatches in flight that fit in every device's memory, at most all. alike: equal for options that cost the same in every plan.
+        leaves: a tensor-parallel group of it leaves its island, so that no stage of its plan has fused overlap (`cost.overlap`). plain: the
+        same stage without it; None: it is as it is here.
     """
 
     stage: Stage

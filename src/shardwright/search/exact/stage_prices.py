@@ -1,4 +1,4 @@
-"""Stages of a small plan on their devices: every tree priced, one kept of each set that cost the same; and bounds of shapes made of them."""
+"""Stages of a small plan on their devices: every tree priced, one of each set that cost the same; and bounds of shapes made of them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def shape_bounds(choices: tuple[StageChoices, ...], microbatches: int, *, contex
     before it on their fastest family; then the slowest update. Left out: messages.
 
     Args:
-        context: there are other lanes, which may leave their islands too. Then sums, the norm and memory depend on them, and are left out; with `shards` the update is too.
+        context: there are other lanes, which may leave their islands too. Then sums, the norm and memory depend on them, and are left
+            out; with `shards` the update is too.
     """
     shape = tuple(len(c.options) for c in choices)
     if 0 in shape:
