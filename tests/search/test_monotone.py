@@ -77,8 +77,8 @@ def test_a_node_more_makes_no_answer_on_a_mixed_cluster_slower(number: int, caps
 @pytest.mark.proof
 @pytest.mark.xfail(
     strict=True,
-    reason="of 148 pairs 9 are slower: 6 smaller answers are grids on half of a pool's nodes or fewer, which grids of the larger pool leave "
-    "out, 3 are pipelines that the search does not find again; 3 bounds are above the smaller answer, all of the first kind",
+    reason="of 148 pairs 9 are slower: 6 smaller answers are grids that the larger pool leaves out (on half of its nodes or fewer), "
+    "3 are pipelines that the search does not find again; 3 bounds are above the smaller answer, all of the first kind",
 )
 def test_no_node_more_makes_an_answer_on_a_mixed_cluster_slower(capsys: pytest.CaptureFixture[str]) -> None:
     found = [with_a_node_more(number, capsys) for number in numbers(2, 300)]
