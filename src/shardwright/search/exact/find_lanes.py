@@ -110,7 +110,7 @@ def _dealt(
     left = num_members(problem, space, blocks=blocks)
     counts.enumerated += left
     for turn, deal in enumerate(whole):
-        if limit.ends(found=best.plan is not None or bool(result)):
+        if limit.ends(found=best.plan is not None):
             counts.bounded_b0 += left
             return result, floor
         if progress is not None:
