@@ -70,6 +70,22 @@ def test_an_exact_plan_is_stored_and_checked(model: str, tmp_path: Path, capsys:
     assert "The plan holds." in out
 
 
+def test_a_plan_of_two_lanes_is_stored_and_checked(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A device in each of two zones."""
+    path = tmp_path / "plan.json"
+    zones = "h100-sxm:1@east+a100-sxm-80gb:1@west,east~west=200gbps/0.001ms"
+    asked = [*words(model, zones), "--lanes", "2"]
+    code, out, err = run([*asked, "-o", str(path)], capsys)
+    assert code == 0, err
+    assert "Optimal: no other strategy of the space is faster." in out
+    assert "lanes <= 2 on disjoint device sets" in " ".join(out.split())
+    document = json.loads(path.read_text())
+    assert document["request"]["lanes"] == 2
+    code, out, err = run(["check", str(path)], capsys)
+    assert code == 0, err
+    assert "The plan holds." in out
+
+
 def test_no_grid_without_recompute_and_sharding_is_faster(two_layers: str) -> None:
     """Grids of the axes that trees have are members, so none of them beats the answer."""
     request = Request(model=two_layers, cluster="h100-sxm:2", seq_len=2048, global_batch=4)
@@ -83,6 +99,16 @@ def test_no_grid_without_recompute_and_sharding_is_faster(two_layers: str) -> No
     [
         ("llama-3-8b", "h100-sxm:2", [], 2, "34 blocks on 2 devices are too many for the exact space: at most 6 blocks"),
         (None, "h100-sxm:8", [], 2, "3 blocks on 8 devices are too many for the exact space"),
+        (None, "h100-sxm:7", ["--lanes", "2"], 2, "at most 6 blocks (embedding and head among them), 6 devices"),
+        (None, "h100-sxm:2", ["--lanes", "4"], 2, "the exact space has plans of 1 to 3 lanes"),
+        (None, "h100-sxm:2", ["--lanes", "2", "--space", "joint"], 2, "--lanes 2 is for --space exact"),
+        (
+            None,
+            "h100-sxm:2+v100-sxm-32gb:2+a100-sxm-80gb:2",
+            ["--lanes", "3", "--global-batch", "24"],
+            2,
+            "too many for the exact space: at most 1,000,000",
+        ),
         (None, "h100-sxm:2", ["--pin", "tp=2"], 2, "no axes to pin"),
         ("gpt2", "h100-sxm:2", [], 5, "weights are shared between blocks"),
     ],

@@ -1,4 +1,4 @@
-"""The best plan of the exact space: every plan of one lane on a few devices."""
+"""The best plan of the exact space: every plan of a few lanes on a few devices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from shardwright.api.problems import Progress, problem_of, with_defaults
 from shardwright.api.simulations import simulated
 from shardwright.errors import UsageError
 from shardwright.hardware.overrides import keep_free
+from shardwright.search.exact.deals import require_few
 from shardwright.search.exact.find import ExactAnswer, find_exact
 from shardwright.search.exact.options import chain_blocks
 from shardwright.search.exact.space import exact_space
@@ -17,7 +18,8 @@ from shardwright.search.request import Request
 def plan_exact(
     request: Request, *, time_limit_s: float = float("inf"), stop_at: int | None = None, progress: Progress | None = None
 ) -> ExactAnswer:
-    """The best of all plans of one lane: cut, device sets, split trees, microbatches and order together, on uniform or mixed clusters.
+    """The best of all plans of up to `request.lanes` lanes on a few devices: who is in which lane, its share of the batch, its cut, device
+    sets, split trees, microbatches and order together, on uniform or mixed clusters.
 
     Raises:
         UsageError: the problem is too large, or pins an axis. StrategyError: the model is no chain, or shares weights between blocks.
@@ -28,6 +30,8 @@ def plan_exact(
     request = with_defaults(request)
     problem = problem_of(request)
     roomy = replace(problem, cluster=keep_free(problem.cluster, share=request.headroom))
-    space = exact_space(roomy, blocks=chain_blocks(roomy))
+    blocks = chain_blocks(roomy)
+    space = exact_space(roomy, blocks=blocks, lanes=request.lanes)
+    require_few(roomy, space, blocks=blocks)
     answer = find_exact(roomy, space, time_limit_s=time_limit_s, stop_at=stop_at, progress=progress)
     return replace(answer, simulation=simulated(request, problem, name="exact", grid=None, plan=answer.plan))

@@ -11,6 +11,7 @@ import typer
 from shardwright.api import grids, problems
 from shardwright.cli import flags, interrupt, screen
 from shardwright.cli.command import verb
+from shardwright.errors import UsageError
 from shardwright.files.stored import plan_document
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
@@ -53,6 +54,10 @@ def plan(
     teacher: flags.Teacher = "",
     profile: flags.ProfileFile = "",
     space: Annotated[str, typer.Option("--space", help=SPACE_HELP)] = "standard",
+    lanes: Annotated[
+        int,
+        typer.Option("--lanes", metavar="N", min=1, help="Most lanes of a plan of --space exact: groups of devices that share the batch."),
+    ] = 1,
     time_limit: Annotated[
         float,
         typer.Option("--time-limit", metavar="SECONDS", min=0.0, help="Stop searching after this many seconds; the answer then has a gap."),
@@ -68,6 +73,8 @@ def plan(
     screen.check_writable(output)
     require_engine(engine)
     request = flags.read_request(locals())
+    if lanes > 1 and space != "exact":
+        raise UsageError(f"--lanes {lanes} is for --space exact", hint="drop it: other spaces have as many lanes as they need")
     method = problems.method_of(request)
     if method is not problems.Method.GRID:
         general = import_module("shardwright.cli.plan_general")

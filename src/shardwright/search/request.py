@@ -30,7 +30,8 @@ class Request:
         expert_imbalance: tokens of the device with the busiest experts over the mean. dropout: attention and hidden dropout are on.
         gradient_wire: dtype of gradients on the network; empty = the one in which the runtime adds them up.
         search_memory: bytes for the members of a space (`search.grid.by_mesh`): a larger space is searched in parts.
-        space: ``standard`` or ``exhaustive``. top: next best plans to rank.
+        space: ``standard``, ``exhaustive``, ``joint``, ``joint-named`` or ``exact``. lanes: most of them, of plans of the exact space.
+        top: next best plans to rank.
         train: what is trained (`model.trained.parse_training`); empty = all. teacher: catalog name or path of the model whose logits the
         loss reads (`model.taught`); empty = there is none.
         profile: path of a profile whose measured rates take the place of the catalog's; empty = none.
@@ -56,6 +57,7 @@ class Request:
     dropout: bool = False
     gradient_wire: str = ""
     space: str = "standard"
+    lanes: int = 1
     top: int = 3
     profile: str = ""
     train: str = ""

@@ -25,7 +25,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.search.exact.options import Illegal, StageOption, price_stage, stage_of_blocks
+from shardwright.search.exact.options import Illegal, StageOption, price_stage, stage_of_blocks, together
 from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.trees import TreeSpace
@@ -228,6 +228,7 @@ def brute_force(instance: Instance, *, generator: Random, samples: int) -> Found
                 if len(stages) < len(chosen):
                     found.illegal += len(orders)
                     continue
+                stages = together(stages)
                 tasks = shape_tasks(problem, stages, microbatches=microbatches, messages=messages)
                 steps = tasks.finish(orders, contended=True)
                 paths = tasks.finish(orders, contended=False)

@@ -20,11 +20,12 @@ from shardwright.model.ir.tensor import Dim
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.certificate import Certificate
-from shardwright.search.exact.find import ExactAnswer, StagePrices, find_exact, shape_bounds
-from shardwright.search.exact.options import chain_blocks
+from shardwright.search.exact.find import ExactAnswer, find_exact
+from shardwright.search.exact.options import chain_blocks, together
 from shardwright.search.exact.orders import num_orders, pipeline_orders, stage_orders
 from shardwright.search.exact.shapes import plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace, device_labels, partitions
+from shardwright.search.exact.stage_prices import StagePrices, shape_bounds
 from shardwright.search.exact.trees import Node, TreeSpace, labelled_trees, split_on, tree_placements
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.order import Action, Kind, Table
@@ -116,7 +117,9 @@ def some_plans(problem: Problem, space: ExactSpace, *, stages: int, microbatches
     plans = []
     for partition in generator.sample(found, min(count, len(found))):
         chosen = tuple(generator.choice(c.options) for c in prices.choices(partition))
-        plans.append(plan_of_stages(problem, chosen, microbatches=microbatches, order=pipeline_orders(stages, microbatches)[0][0]))
+        plans.append(
+            plan_of_stages(problem, together(chosen), microbatches=microbatches, order=pipeline_orders(stages, microbatches)[0][0])
+        )
     return plans
 
 
@@ -238,11 +241,12 @@ def test_paths_are_bounds_of_steps() -> None:
         for partition in generator.sample(found, min(6, len(found))):
             choices = prices.choices(partition)
             bounds = shape_bounds(choices, partition.microbatches)
-            stages = tuple(generator.choice(c.options) for c in choices)
+            drawn = tuple(generator.choice(c.options) for c in choices)
+            stages = together(drawn)
             tasks = shape_tasks(instance.problem, stages, microbatches=partition.microbatches, messages={})
             orders, _ = pipeline_orders(len(stages), partition.microbatches)
             paths, steps = (tasks.finish(orders, contended=contended) for contended in (False, True))
-            at = tuple(c.options.index(o) for c, o in zip(choices, stages, strict=True))
+            at = tuple(c.options.index(o) for c, o in zip(choices, drawn, strict=True))
             assert all(o.room for o in stages) == (bounds[at] < np.iinfo(np.int64).max)
             assert not all(o.room for o in stages) or bounds[at] <= paths.min()
             assert (paths > 0).all()

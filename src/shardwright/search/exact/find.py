@@ -21,11 +21,13 @@ from shardwright.cost.device_network import kind_problem
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.certificate import Certificate, assert_sound, claim
-from shardwright.search.exact.options import StageOption, chain_blocks, price_stage, stage_of_blocks
+from shardwright.search.exact.find_lanes import search_lanes
+from shardwright.search.exact.options import StageOption, chain_blocks, together
 from shardwright.search.exact.orders import num_orders, pipeline_orders
 from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace, Partition, partitions, stage_trees
-from shardwright.search.exact.trees import split_on
+from shardwright.search.exact.stage_prices import NEVER, StageChoices, StagePrices, shape_bounds
+from shardwright.search.exact.state import Best, Counts
 from shardwright.search.grid.find import problem_text
 from shardwright.search.limit import Limit, limit_of
 from shardwright.search.simulation import Simulation
@@ -35,8 +37,6 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 Progress = Callable[[str, int, int], None]
-
-_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,65 +59,6 @@ class ExactAnswer:
         return f"{self.simulation or ''}\n{claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s)}".strip()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StageChoices:
-    """Trees of one stage on its devices: all, legal ones, and one of each set of legal ones that are alike."""
-
-    trees: int
-    legal: int
-    options: tuple[StageOption, ...]
-
-
-@dataclass(slots=True)
-class StagePrices:
-    """Stages priced so far, by blocks, devices, microbatches and all devices that work."""
-
-    problem: Problem
-    space: ExactSpace
-    known: dict[object, StageChoices] = field(default_factory=dict)
-
-    def choices(self, partition: Partition) -> tuple[StageChoices, ...]:
-        """Of each stage of a partition."""
-        working, starts = partition.working, (0, *partition.ends)
-        return tuple(
-            self._of(start, end, devices, microbatches=partition.microbatches, working=working)
-            for start, end, devices in zip(starts, partition.ends, partition.devices, strict=False)
-        )
-
-    def _of(
-        self, start: int, end: int, devices: tuple[tuple[int, ...], ...], *, microbatches: int, working: tuple[int, ...]
-    ) -> StageChoices:
-        key = start, end, devices, microbatches, working
-        if key not in self.known:
-            trees, legal = 0, 0
-            unlike: dict[object, StageOption] = {}
-            base = min(device for some in devices for device in some)
-            for tree in stage_trees(devices, self.space):
-                trees += 1
-                stage = stage_of_blocks(self.problem, first=start, end=end, tree=split_on(tree, devices), base=base)
-                found = price_stage(
-                    self.problem, stage, first=start, end=end, microbatches=microbatches, working=working, shards=self.space.shards
-                )
-                if isinstance(found, StageOption):
-                    legal += 1
-                    unlike.setdefault(found.alike, found)
-            self.known[key] = StageChoices(trees=trees, legal=legal, options=tuple(unlike.values()))
-        return self.known[key]
-
-
-@dataclass(slots=True)
-class _Counts:
-    """Members accounted for; see `Certificate`."""
-
-    enumerated: int = 0
-    illegal: int = 0
-    duplicates: int = 0
-    infeasible: int = 0
-    bounded_b0: int = 0
-    bounded_b1: int = 0
-    simulated: int = 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Priced:
     """A partition with its choices.
@@ -134,21 +75,11 @@ class _Priced:
     def options(self, shape: int) -> tuple[StageOption, ...]:
         """The stages of one shape."""
         places = np.unravel_index(shape, tuple(len(c.options) for c in self.choices))
-        return tuple(c.options[int(i)] for c, i in zip(self.choices, places, strict=True))
+        return together(tuple(c.options[int(i)] for c, i in zip(self.choices, places, strict=True)))
 
     def rooms(self, shape: int) -> tuple[int, ...]:
         """Microbatches in flight that each stage of a shape has room for."""
         return tuple(option.room for option in self.options(shape))
-
-
-@dataclass(slots=True)
-class _Best:
-    """The best member so far."""
-
-    seconds: float = inf
-    options: tuple[StageOption, ...] = ()
-    order: IntArray | None = None
-    microbatches: int = 0
 
 
 def find_exact(
@@ -173,7 +104,7 @@ def find_exact(
         StrategyError: the model is no chain, or shares weights between blocks.
     """
     begun, limit = time.monotonic(), limit_of(time_limit_s, stop_at=stop_at)
-    counts, best = _Counts(), _Best()
+    counts, best = Counts(), Best()
     messages: Messages = {}
     prices = prices or StagePrices(problem=problem, space=space)
     ranked, unpriced = _priced(problem, space, prices, counts, limit, progress)
@@ -183,7 +114,7 @@ def find_exact(
     turn = np.argsort(bounds, kind="stable")
     place = 0
     for place, at in enumerate(turn):
-        if limit.ends(found=best.order is not None) or bounds[at] >= best.seconds:
+        if limit.ends(found=best.plan is not None) or bounds[at] >= best.seconds:
             lower = min(lower, float(bounds[at]))
             break
         _refine(problem, space, ranked[queue[at][0]], int(queue[at][1]), best=best, counts=counts, messages=messages)
@@ -197,18 +128,21 @@ def find_exact(
         live, fitting = _fitting(len(priced.choices), priced.partition.microbatches, priced.rooms(int(queue[at][1])))
         counts.infeasible += live - len(fitting)
         counts.bounded_b0 += len(fitting)
-    if best.order is None:
+    if space.lanes > 1:
+        floor = universal_seconds(problem)
+        lower = min(lower, search_lanes(problem, space, best=best, counts=counts, floor=floor, limit=limit, progress=progress))
+    if best.plan is None:
         raise InfeasibleError(
             f"none of {counts.enumerated} plans fits in memory",
             hint="more or larger devices, a smaller model, or fewer samples a microbatch",
         )
-    found = _answer(problem, space, best, counts, min(lower, best.seconds))
+    found = _answer(problem, space, best.plan, best.seconds, counts, min(lower, best.seconds))
     certificate = replace(found.certificate, stopped_at=limit.stopped_at)
     return replace(found, search_time_s=time.monotonic() - begun, waited=limit.waited, certificate=certificate)
 
 
 def _priced(
-    problem: Problem, space: ExactSpace, prices: StagePrices, counts: _Counts, limit: Limit, progress: Progress | None
+    problem: Problem, space: ExactSpace, prices: StagePrices, counts: Counts, limit: Limit, progress: Progress | None
 ) -> tuple[list[_Priced], bool]:
     """Every partition with bounds of its shapes; members that are illegal or duplicates are counted. And whether time ran out."""
     result: list[_Priced] = []
@@ -231,37 +165,9 @@ def _priced(
         counts.illegal += (trees - legal) * orders + unlike * (orders - live)
         counts.duplicates += (legal - unlike) * orders
         factor, bounds = jitter_among(problem, partition.working), shape_bounds(choices, partition.microbatches).ravel()
-        seconds = np.where(bounds < _NEVER, bounds / PICOSECONDS_PER_SECOND * factor, inf)
+        seconds = np.where(bounds < NEVER, bounds / PICOSECONDS_PER_SECOND * factor, inf)
         result.append(_Priced(partition=partition, choices=choices, bounds=seconds, jitter=factor))
     return result, late
-
-
-def shape_bounds(choices: tuple[StageChoices, ...], microbatches: int) -> IntArray:
-    """A lower bound of each shape, picoseconds, one axis a stage.
-
-    max over stages of head + m (forward + backward) + max(last bucket, tail), head and tail being the forwards and backwards of the stages
-    before it on their fastest family; then the slowest update. Left out: messages.
-    """
-    stages = len(choices)
-    shape = tuple(len(c.options) for c in choices)
-    if 0 in shape:
-        return np.zeros(shape, dtype=np.int64)
-
-    def along(stage: int, values: list[int]) -> IntArray:
-        return np.array(values, dtype=np.int64).reshape(tuple(-1 if axis == stage else 1 for axis in range(stages)))
-
-    head, tail, bound, update = (np.zeros(shape, dtype=np.int64) for _ in range(4))
-    fits = np.ones(shape, dtype=np.bool_)
-    for stage, chosen in enumerate(choices):
-        own = [microbatches * (o.forward + o.backward) for o in chosen.options]
-        reduced = along(stage, [int((w + o.reduced).max()) for w, o in zip(own, chosen.options, strict=True)])
-        busy = along(stage, [int(w.max()) for w in own])
-        bound = np.maximum(bound, head + np.maximum(reduced, busy + tail))
-        head = head + along(stage, [int(o.forward.min()) for o in chosen.options])
-        tail = tail + along(stage, [int(o.backward.min()) for o in chosen.options])
-        update = np.maximum(update, along(stage, [o.update for o in chosen.options]))
-        fits &= along(stage, [o.room for o in chosen.options]) > 0
-    return np.where(fits, bound + update, _NEVER)
 
 
 @lru_cache(maxsize=4096)
@@ -271,7 +177,7 @@ def _fitting(stages: int, microbatches: int, rooms: tuple[int, ...]) -> tuple[in
     return len(orders), orders[(peaks <= np.array(rooms)).all(axis=1)]
 
 
-def _refine(problem: Problem, space: ExactSpace, priced: _Priced, shape: int, *, best: _Best, counts: _Counts, messages: Messages) -> None:
+def _refine(problem: Problem, space: ExactSpace, priced: _Priced, shape: int, *, best: Best, counts: Counts, messages: Messages) -> None:
     """Paths of all orders of a shape, then the steps of those whose path is below the best."""
     options, microbatches = priced.options(shape), priced.partition.microbatches
     live, orders = _fitting(len(options), microbatches, tuple(o.room for o in options))
@@ -285,7 +191,8 @@ def _refine(problem: Problem, space: ExactSpace, priced: _Priced, shape: int, *,
         counts.simulated += 1
         step = int(tasks.finish(orders[place : place + 1], contended=True)[0]) / PICOSECONDS_PER_SECOND * priced.jitter
         if step < best.seconds:
-            best.seconds, best.options, best.order, best.microbatches = step, options, orders[place], microbatches
+            plan = plan_of_stages(problem, options, microbatches=microbatches, order=orders[place], shards=space.shards)
+            best.seconds, best.plan = step, plan
 
 
 def universal_seconds(problem: Problem) -> float:
@@ -298,8 +205,8 @@ def universal_seconds(problem: Problem) -> float:
     return 1.0 / rate
 
 
-def _answer(problem: Problem, space: ExactSpace, best: _Best, counts: _Counts, lower: float) -> ExactAnswer:
-    seconds, universal = best.seconds, 1.0 - universal_seconds(problem) / best.seconds
+def _answer(problem: Problem, space: ExactSpace, plan: Plan, seconds: float, counts: Counts, lower: float) -> ExactAnswer:
+    universal = 1.0 - universal_seconds(problem) / seconds
     assert_sound(best_s=seconds, lower_bound_s=lower, universal_gap=universal)
     certificate = Certificate(
         space=space.text(),
@@ -311,5 +218,4 @@ def _answer(problem: Problem, space: ExactSpace, best: _Best, counts: _Counts, l
         optimal=lower >= seconds,
         universal_gap=universal,
     )
-    plan = plan_of_stages(problem, best.options, microbatches=best.microbatches, order=best.order, shards=space.shards)
     return ExactAnswer(plan=plan, step_time_s=seconds, certificate=certificate)

@@ -10,6 +10,7 @@ from shardwright.arrays import IntArray
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.device_network import plan_units
 from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs
+from shardwright.cost.overlap import with_overlap_of, without_fused_overlap
 from shardwright.cost.stage_costs import StageCosts, sharing
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster
@@ -42,8 +43,10 @@ class StageOption:
     Args:
         stage: as a plan says it. parts: resolved, as chunk 0. families, holdings: as `StageCosts` has them, of chunk 0.
         forward, backward: picoseconds of a microbatch on each family. reduced: of the last bucket of its gradients. update: of the
-        optimizer, the slowest family. room: most microbatches in flight that fit in every device's memory, at most all.
-        alike: equal for options that cost the same in every plan.
+        optimizer, the slowest family. own_update: of it what depends on no other device, if states are not sharded. room: most
+        microbatches in flight that fit in every device's memory, at most all. alike: equal for options that cost the same in every plan.
+        leaves: a tensor-parallel group of it leaves its island, so that no stage of its plan has fused overlap (`cost.overlap`). plain: the
+        same stage without it; None: it is as it is here.
     """
 
     stage: Stage
@@ -54,8 +57,11 @@ class StageOption:
     backward: IntArray
     reduced: IntArray
     update: int
+    own_update: int
     room: int
     alike: object
+    leaves: bool = False
+    plain: StageOption | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,11 +141,35 @@ def price_stage(
         parts = replace(plan_stages(plan, model=problem.model, unfolded=True)[0][chunk], chunk=0)
         islands = plan_units(problem)[0]
         holdings = plan_holdings(((parts,),), model=problem.model, length=problem.job.sequence_length, islands=islands)
-        # A stage's costs depend on the others by whether there are any (a pipeline's communicator) and by who sums the norm.
-        shape = Shape(devices=working, sets=1 if len(parts.devices) == len(working) else 2)
-        families = tuple(family_costs(problem, plan, parts, index, holdings=holdings, shape=shape) for index in range(len(parts.families)))
+        found = _option(problem, plan, stage, parts, holdings, microbatches=microbatches, working=working)
+        if not _has_islands(problem) or (apart := without_fused_overlap(problem)) is problem:
+            return found
+        plain = _option(apart, plan, stage, parts, holdings, microbatches=microbatches, working=working)
     except StrategyError as error:
         return Illegal(rule=error.rule or "lower")
+    leaves = with_overlap_of(problem, (parts,)) is not problem
+    return replace(plain if leaves else found, plain=plain, leaves=leaves, alike=(leaves, found.alike, plain.alike))
+
+
+def together(options: tuple[StageOption, ...]) -> tuple[StageOption, ...]:
+    """Stages as they are in one plan."""
+    if not any(option.leaves for option in options):
+        return options
+    return tuple(option.plain or option for option in options)
+
+
+def _has_islands(problem: Problem) -> bool:
+    """Devices lie in more than one island."""
+    return len(np.unique(plan_units(problem)[0].of(np.arange(problem.cluster.num_devices)))) > 1
+
+
+def _option(
+    problem: Problem, plan: Plan, stage: Stage, parts: StageParts, holdings: Holdings, *, microbatches: int, working: tuple[int, ...]
+) -> StageOption:
+    """A stage of a legal plan, priced."""
+    # A stage's costs depend on the others by whether there are any (a pipeline's communicator) and by who sums the norm.
+    shape = Shape(devices=working, sets=1 if len(parts.devices) == len(working) else 2)
+    families = tuple(family_costs(problem, plan, parts, index, holdings=holdings, shape=shape) for index in range(len(parts.families)))
     costs = StageCosts.of(problem, plan, ((parts,),), {(0, 0, i): cost for i, cost in enumerate(families)}, sharing(parts, holdings))
     numbers = range(len(families))
     steps = [costs.step(0, 0, i) for i in numbers]
@@ -155,6 +185,7 @@ def price_stage(
         backward=picoseconds(np.array([costs.seconds(0, 0, i, 0, TaskKind.B) for i in numbers])),
         reduced=reduced - reduced * (pieces - 1) // pieces,
         update=int(picoseconds(np.array(update)).max()),
+        own_update=int(picoseconds(np.array([float(s.update_s[0]) for s in steps])).max()),
         room=_room(problem, plan, costs, parts, microbatches=microbatches),
         alike=_alike(problem, parts, families, holdings),
     )
@@ -185,13 +216,19 @@ def _room(problem: Problem, plan: Plan, costs: StageCosts, parts: StageParts, *,
     return 0
 
 
-def flight_rows(devices: tuple[tuple[int, ...], ...], microbatches: int, *, flying: int) -> ActionRows:
-    """One row of every stage (given its devices): `flying` forwards, then a backward and a forward in turns, then the other backwards."""
+def flights(microbatches: int, flying: int) -> list[tuple[int, int]]:
+    """(kind, microbatch) of a row: `flying` forwards, then a backward and a forward in turns, then the other backwards."""
     row = [(F, k) for k in range(flying)]
     for k in range(microbatches):
         row.append((B, k))
         if k + flying < microbatches:
             row.append((F, k + flying))
+    return row
+
+
+def flight_rows(devices: tuple[tuple[int, ...], ...], microbatches: int, *, flying: int) -> ActionRows:
+    """One row of `flights` of every stage (given its devices)."""
+    row = flights(microbatches, flying)
     turn = sorted(range(len(devices)), key=lambda stage: devices[stage][0])
     kind, microbatch = (np.tile(np.array(column), len(devices)) for column in zip(*row, strict=True))
     zero = np.zeros(len(kind), dtype=np.int32)

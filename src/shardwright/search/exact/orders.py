@@ -99,7 +99,7 @@ def _runs(orders: list[tuple[int, ...]], microbatches: int) -> bool:
 def _links(
     base: IntArray, order: IntArray, stage_of: IntArray, coupled: BoolArray, first: IntArray, last: IntArray, send: IntArray, blocking: bool
 ) -> IntArray:
-    """The links of a shape under one order of each stage, (links, 2)."""
+    """The links of a shape under one order of each stage (ended by -1 where it has fewer actions than others), (links, 2)."""
     classes, actions = first.shape
     found = np.empty((base.shape[0] + 2 * classes * classes * actions, 2), np.int64)
     count = base.shape[0]
@@ -109,6 +109,8 @@ def _links(
         row = order[stage_of[one]]
         for place in range(1, actions):
             before, after = row[place - 1], row[place]
+            if after < 0:
+                break
             for other in range(classes):
                 if coupled[one, other]:
                     found[count, 0], found[count, 1] = last[one, before], first[other, after]

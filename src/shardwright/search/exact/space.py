@@ -19,52 +19,61 @@ from shardwright.strategy.plan.plan import Shards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactSpace:
-    """Every plan of one lane whose stages are contiguous cuts of the block chain on disjoint sets of devices (devices may stay idle).
+    """Every plan of a few lanes on disjoint sets of devices (devices may stay idle), each lane's stages contiguous cuts of the block chain.
 
     A stage runs under one tree (see `search.exact.trees`); every stage has any order of its forwards and backwards (see
-    `search.exact.orders`). Nothing is recomputed.
+    `search.exact.orders`). Lanes share the batch by any numbers of microbatches of one size. Nothing is recomputed.
 
     Args:
-        trees: of every stage. microbatches: numbers of them. max_stages: most stages. shards: rules of every plan (ZeRO).
+        trees: of every stage. microbatches: numbers of them, of a lane. max_stages: most stages of a lane. shards: rules of every plan
+        (ZeRO). lanes: most of them.
     """
 
     trees: TreeSpace = field(default_factory=TreeSpace)
     microbatches: tuple[int, ...] = (1, 2, 3)
     max_stages: int = 4
     shards: tuple[Shards, ...] = ()
+    lanes: int = 1
 
     def text(self) -> str:
         """The space in words and values."""
         dims = ",".join(dim.value for dim in self.trees.dims)
         weights = ",".join(f"{w}:1" for w in self.trees.weights)
         numbers = ",".join(map(str, self.microbatches))
+        lanes = f"lanes <= {self.lanes} on disjoint device sets, microbatches of one size shared among them; " if self.lanes > 1 else ""
         return (
-            f"contiguous stages <= {self.max_stages} on disjoint device sets; trees over {dims}, weights {weights}, depth <= "
+            f"{lanes}contiguous stages <= {self.max_stages} on disjoint device sets; trees over {dims}, weights {weights}, depth <= "
             f"{self.trees.depth}; microbatches {numbers}; all static orders; nothing recomputed"
         )
 
 
-MOST_DEVICES, MOST_BLOCKS, MOST_MICROBATCHES = 4, 6, 3
-"""Sizes up to which `exact_space` is searched: devices, blocks of the chain (embedding and head among them), microbatches."""
+MOST_DEVICES, MOST_BLOCKS, MOST_MICROBATCHES, MOST_LANES = 4, 6, 3, 3
+"""Sizes up to which `exact_space` is searched: devices, blocks of the chain (embedding and head among them), microbatches and lanes."""
+MOST_DEVICES_OF_LANES = 6
+"""Devices up to which it is searched where there may be several lanes; of more than MOST_DEVICES a stage is cut once into equal parts."""
 
 
-def exact_space(problem: Problem, *, blocks: int) -> ExactSpace:
-    """The space of a small problem: every number of microbatches up to MOST_MICROBATCHES that divides the global batch.
+def exact_space(problem: Problem, *, blocks: int, lanes: int = 1) -> ExactSpace:
+    """The space of a small problem: every number of microbatches up to MOST_MICROBATCHES, which of one lane divides the global batch.
 
     Raises:
         UsageError: the problem is too large for the enumeration; says the limits.
     """
     devices = problem.cluster.num_devices
-    if devices > MOST_DEVICES or blocks > MOST_BLOCKS:
+    most = MOST_DEVICES if lanes == 1 else MOST_DEVICES_OF_LANES
+    if not 1 <= lanes <= MOST_LANES:
+        raise UsageError(f"--lanes {lanes}: the exact space has plans of 1 to {MOST_LANES} lanes", hint=f"--lanes {MOST_LANES} or fewer")
+    if devices > most or blocks > MOST_BLOCKS:
         raise UsageError(
             f"{blocks} blocks on {devices} devices are too many for the exact space: at most {MOST_BLOCKS} blocks (embedding and head "
-            f"among them), {MOST_DEVICES} devices, {MOST_MICROBATCHES} microbatches",
+            f"among them), {most} devices, {MOST_MICROBATCHES} microbatches",
             hint="--space joint, or fewer --max-devices",
         )
-    batch = problem.job.global_batch
+    numbers = tuple(m for m in range(1, MOST_MICROBATCHES + 1) if lanes > 1 or problem.job.global_batch % m == 0)
     trees = TreeSpace(dims=(Dim.BATCH, Dim.WIDTH, Dim.HEADS, Dim.HIDDEN))
-    microbatches = tuple(m for m in range(1, MOST_MICROBATCHES + 1) if batch % m == 0)
-    return ExactSpace(trees=trees, microbatches=microbatches, max_stages=devices)
+    if devices > MOST_DEVICES:
+        trees = TreeSpace(dims=(Dim.BATCH, Dim.WIDTH), weights=(1,), depth=1)
+    return ExactSpace(trees=trees, microbatches=numbers, max_stages=devices, lanes=lanes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,34 +109,42 @@ def device_labels(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
 
 
 def partitions(problem: Problem, space: ExactSpace, *, blocks: int) -> Iterator[Partition]:
-    """Every partition, up to the exchange of devices of one label.
+    """Every partition of plans of one lane, up to the exchange of devices of one label.
 
     Devices of a label are dealt to the stages by falling number of them there, ties to the earlier stage.
     """
-    labels = device_labels(problem.cluster)
+    numbers = tuple(m for m in space.microbatches if problem.job.global_batch % m == 0)
+    return lane_partitions(device_labels(problem.cluster), numbers, blocks=blocks, max_stages=space.max_stages, idle=True)
+
+
+def lane_partitions(
+    labels: tuple[tuple[int, ...], ...], microbatches: tuple[int, ...], *, blocks: int, max_stages: int, idle: bool
+) -> Iterator[Partition]:
+    """Every partition of a lane on devices of these labels; `idle`: not all of them need to work."""
     sizes = tuple(len(label) for label in labels)
-    for stages in range(1, min(space.max_stages, blocks, sum(sizes)) + 1):
-        maps = [_dealt(counts, labels) for counts in _counts(stages, sizes)]
+    for stages in range(1, min(max_stages, blocks, sum(sizes)) + 1):
+        maps = [dealt(counts, labels) for counts in _counts(stages, sizes, idle=idle)]
         for inner in combinations(range(1, blocks), stages - 1):
             for devices in maps:
-                for microbatches in space.microbatches:
-                    if problem.job.global_batch % microbatches == 0:
-                        yield Partition(microbatches=microbatches, ends=(*inner, blocks), devices=devices)
+                for number in microbatches:
+                    yield Partition(microbatches=number, ends=(*inner, blocks), devices=devices)
 
 
-def _counts(stages: int, sizes: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
+def _counts(stages: int, sizes: tuple[int, ...], *, idle: bool) -> Iterator[tuple[tuple[int, ...], ...]]:
     """(stages, labels) devices of each label for each stage, at least one a stage."""
     if not stages:
-        yield ()
+        if idle or not sum(sizes):
+            yield ()
         return
     for first in product(*(range(n + 1) for n in sizes)):
         left = tuple(n - k for n, k in zip(sizes, first, strict=True))
         if sum(first) and sum(left) >= stages - 1:
-            for rest in _counts(stages - 1, left):
+            for rest in _counts(stages - 1, left, idle=idle):
                 yield first, *rest
 
 
-def _dealt(counts: tuple[tuple[int, ...], ...], labels: tuple[tuple[int, ...], ...]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+def dealt(counts: tuple[tuple[int, ...], ...], labels: tuple[tuple[int, ...], ...]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """The devices of each of a few stages or lanes by label, given how many of each label it has."""
     found: list[list[tuple[int, ...]]] = [[() for _ in labels] for _ in counts]
     for number, label in enumerate(labels):
         place = 0

@@ -1,0 +1,142 @@
+"""What a lane among others may be: its shapes (a lane but for its order), each with what it takes whatever the others are.
+
+Stages are priced alone. What a microbatch takes forward and backward is so in every plan; sums of gradients, the update and memory depend
+on the other lanes. Two stages are alike if they cost the same alone, and each of their devices contributes the same to the same gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+
+from shardwright.arrays import IntArray
+from shardwright.program.problem import Problem
+from shardwright.program.stages.holdings import parameter_places, shares_of
+from shardwright.program.stages.parts import StageParts
+from shardwright.search.exact.options import Illegal, StageOption, price_stage, stage_of_blocks
+from shardwright.search.exact.orders import num_orders, pipeline_orders
+from shardwright.search.exact.space import ExactSpace, Partition, lane_partitions, stage_trees
+from shardwright.search.exact.stage_prices import StageChoices, shape_bounds
+from shardwright.search.exact.trees import Node, split_on
+
+Devices = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneShape:
+    """A lane but for its order: its stages, and the microbatches that it takes."""
+
+    options: tuple[StageOption, ...]
+    microbatches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaneShapes:
+    """All shapes of a lane on some devices, one of each set that are alike.
+
+    Args:
+        enumerated, illegal: members, orders among them; see `Certificate`. bounds: (shapes,) picoseconds that no order of a shape is below,
+            whatever the other lanes are. orders: (shapes,) that do not deadlock. parts: partitions and their stages' choices, in the order
+            of the shapes; first: (parts,) their first shapes.
+    """
+
+    enumerated: int
+    illegal: int
+    bounds: IntArray
+    orders: IntArray
+    parts: tuple[tuple[Partition, tuple[StageChoices, ...]], ...]
+    first: IntArray
+
+    @property
+    def kept(self) -> int:
+        """Members that are neither illegal nor duplicates."""
+        return int(self.orders.sum())
+
+    def shape(self, number: int) -> LaneShape:
+        """One shape."""
+        part = int(np.searchsorted(self.first, number, side="right")) - 1
+        partition, choices = self.parts[part]
+        places = np.unravel_index(number - int(self.first[part]), tuple(len(c.options) for c in choices))
+        options = tuple(c.options[int(i)] for c, i in zip(choices, places, strict=True))
+        return LaneShape(options=options, microbatches=partition.microbatches)
+
+
+@dataclass(slots=True)
+class LanePrices:
+    """Lanes and their stages priced so far."""
+
+    problem: Problem
+    space: ExactSpace
+    blocks: int
+    lanes: dict[object, LaneShapes] = field(default_factory=dict)
+    stages: dict[object, StageChoices] = field(default_factory=dict)
+    unlike: dict[object, tuple[int, int, tuple[Node | int, ...]]] = field(default_factory=dict)
+
+    def of(self, devices: Devices, *, microbatches: int, samples: int) -> LaneShapes:
+        """The shapes of a lane that works on all of these devices (by label), with microbatches of so many samples."""
+        key = devices, microbatches, samples
+        if key not in self.lanes:
+            self.lanes[key] = self._shapes(devices, microbatches=microbatches, samples=samples)
+        return self.lanes[key]
+
+    def _shapes(self, devices: Devices, *, microbatches: int, samples: int) -> LaneShapes:
+        enumerated, illegal = 0, 0
+        parts, bounds, orders, first = [], [np.zeros(0, dtype=np.int64)], [], []
+        most = self.space.max_stages
+        for partition in lane_partitions(devices, (microbatches,), blocks=self.blocks, max_stages=most, idle=False):
+            starts = (0, *partition.ends)
+            stages = zip(starts, partition.ends, partition.devices, strict=False)
+            choices = tuple(self._choices(start, end, some, samples=samples) for start, end, some in stages)
+            trees, legal, unlike = prod(c.trees for c in choices), prod(c.legal for c in choices), prod(len(c.options) for c in choices)
+            every = num_orders(len(choices), microbatches)
+            live = len(pipeline_orders(len(choices), microbatches)[0])
+            enumerated += trees * every
+            illegal += (trees - legal) * every + unlike * (every - live)
+            first.append(sum(map(len, bounds)))
+            parts.append((partition, choices))
+            bounds.append(shape_bounds(choices, microbatches, context=True, shards=bool(self.space.shards)).ravel())
+            orders.append(np.full(unlike, live, dtype=np.int64))
+        return LaneShapes(
+            enumerated=enumerated,
+            illegal=illegal,
+            bounds=np.concatenate(bounds),
+            orders=np.concatenate([np.zeros(0, dtype=np.int64), *orders]),
+            parts=tuple(parts),
+            first=np.array(first, dtype=np.int64),
+        )
+
+    def _choices(self, start: int, end: int, devices: Devices, *, samples: int) -> StageChoices:
+        key = start, end, devices, samples
+        if key not in self.stages:
+            self.stages[key] = self._priced(start, end, devices, samples=samples)
+        return self.stages[key]
+
+    def _priced(self, start: int, end: int, devices: Devices, *, samples: int) -> StageChoices:
+        """The trees of a stage, of those that are alike the first; on other devices of the same labels the same ones are kept."""
+        alone = replace(self.problem, job=replace(self.problem.job, global_batch=samples))
+        base, working = min(min(some) for some in devices if some), tuple(sorted(d for some in devices for d in some))
+
+        def priced(tree: Node | int) -> StageOption | Illegal:
+            stage = stage_of_blocks(alone, first=start, end=end, tree=split_on(tree, devices), base=base)
+            return price_stage(alone, stage, first=start, end=end, microbatches=1, working=working, shards=self.space.shards)
+
+        like = start, end, tuple(map(len, devices)), samples
+        found: dict[Node | int, StageOption] = {}
+        if like not in self.unlike:
+            trees = tuple(stage_trees(devices, self.space))
+            found = {tree: option for tree in trees if isinstance(option := priced(tree), StageOption)}
+            kept = {(option.alike, contributions(alone, option.parts)): tree for tree, option in reversed(found.items())}
+            self.unlike[like] = len(trees), len(found), tuple(reversed(kept.values()))
+        every, legal, unlike = self.unlike[like]
+        options = tuple(option for tree in unlike if isinstance(option := found.get(tree) or priced(tree), StageOption))
+        assert len(options) == len(unlike), "devices of one label are alike"
+        return StageChoices(trees=every, legal=legal, options=options)
+
+
+def contributions(problem: Problem, parts: StageParts) -> object:
+    """What each device of a stage contributes to the gradient of each parameter: all that sums over lanes see of it."""
+    places = parameter_places(((parts,),), model=problem.model)
+    length = problem.job.sequence_length
+    return tuple((key, tuple(tuple(shares_of(place, base=parts.base, length=length)) for place in some)) for key, some in places.items())

@@ -1,0 +1,111 @@
+"""Stages of a small plan on their devices: every tree priced, one of each set that cost the same; and bounds of shapes made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import reduce
+
+import numpy as np
+
+from shardwright.arrays import IntArray
+from shardwright.program.problem import Problem
+from shardwright.search.exact.options import StageOption, price_stage, stage_of_blocks
+from shardwright.search.exact.space import ExactSpace, Partition, stage_trees
+from shardwright.search.exact.trees import split_on
+
+NEVER = np.iinfo(np.int64).max
+"""Picoseconds of what does not fit in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageChoices:
+    """Trees of one stage on its devices: all, legal ones, and one of each set of legal ones that are alike."""
+
+    trees: int
+    legal: int
+    options: tuple[StageOption, ...]
+
+    @property
+    def plain(self) -> StageChoices:
+        """The same in a plan without fused overlap."""
+        return replace(self, options=tuple(option.plain or option for option in self.options))
+
+
+@dataclass(slots=True)
+class StagePrices:
+    """Stages priced so far, by blocks, devices, microbatches and all devices that work."""
+
+    problem: Problem
+    space: ExactSpace
+    known: dict[object, StageChoices] = field(default_factory=dict)
+
+    def choices(self, partition: Partition) -> tuple[StageChoices, ...]:
+        """Of each stage of a partition."""
+        working, starts = partition.working, (0, *partition.ends)
+        return tuple(
+            self._of(start, end, devices, microbatches=partition.microbatches, working=working)
+            for start, end, devices in zip(starts, partition.ends, partition.devices, strict=False)
+        )
+
+    def _of(
+        self, start: int, end: int, devices: tuple[tuple[int, ...], ...], *, microbatches: int, working: tuple[int, ...]
+    ) -> StageChoices:
+        key = start, end, devices, microbatches, working
+        if key not in self.known:
+            trees, legal = 0, 0
+            unlike: dict[object, StageOption] = {}
+            base = min(device for some in devices for device in some)
+            for tree in stage_trees(devices, self.space):
+                trees += 1
+                stage = stage_of_blocks(self.problem, first=start, end=end, tree=split_on(tree, devices), base=base)
+                found = price_stage(
+                    self.problem, stage, first=start, end=end, microbatches=microbatches, working=working, shards=self.space.shards
+                )
+                if isinstance(found, StageOption):
+                    legal += 1
+                    unlike.setdefault(found.alike, found)
+            self.known[key] = StageChoices(trees=trees, legal=legal, options=tuple(unlike.values()))
+        return self.known[key]
+
+
+def shape_bounds(choices: tuple[StageChoices, ...], microbatches: int, *, context: bool = False, shards: bool = False) -> IntArray:
+    """A lower bound of each shape, picoseconds, one axis a stage.
+
+    max over stages of head + m (forward + backward) + max(last bucket, tail), head and tail being the forwards and backwards of the stages
+    before it on their fastest family; then the slowest update. Left out: messages.
+
+    Args:
+        context: there are other lanes, which may leave their islands too. Then sums, the norm and memory depend on them, and are left
+            out; with `shards` the update is too.
+    """
+    shape = tuple(len(c.options) for c in choices)
+    if 0 in shape:
+        return np.zeros(shape, dtype=np.int64)
+    found = _bounds(choices, microbatches, context=context, shards=shards)
+    if not any(option.plain for c in choices for option in c.options):
+        return found
+    plain = _bounds(tuple(c.plain for c in choices), microbatches, context=context, shards=shards)
+    leaves = reduce(np.logical_or.outer, [np.array([option.leaves for option in c.options]) for c in choices])
+    return np.where(leaves, plain, np.minimum(found, plain) if context else found)
+
+
+def _bounds(choices: tuple[StageChoices, ...], microbatches: int, *, context: bool, shards: bool) -> IntArray:
+    """Of `shape_bounds`, the options being as they are."""
+    stages, shape = len(choices), tuple(len(c.options) for c in choices)
+
+    def along(stage: int, values: list[int]) -> IntArray:
+        return np.array(values, dtype=np.int64).reshape(tuple(-1 if axis == stage else 1 for axis in range(stages)))
+
+    head, tail, bound, update = (np.zeros(shape, dtype=np.int64) for _ in range(4))
+    fits = np.ones(shape, dtype=np.bool_)
+    for stage, chosen in enumerate(choices):
+        own = [microbatches * (o.forward + o.backward) for o in chosen.options]
+        reduced = along(stage, [int((w + (0 if context else o.reduced)).max()) for w, o in zip(own, chosen.options, strict=True)])
+        busy = along(stage, [int(w.max()) for w in own])
+        bound = np.maximum(bound, head + np.maximum(reduced, busy + tail))
+        head = head + along(stage, [int(o.forward.min()) for o in chosen.options])
+        tail = tail + along(stage, [int(o.backward.min()) for o in chosen.options])
+        ends = [o.update if not context else 0 if shards else o.own_update for o in chosen.options]
+        update = np.maximum(update, along(stage, ends))
+        fits &= context | (along(stage, [o.room for o in chosen.options]) > 0)
+    return np.where(fits, bound + update, NEVER)

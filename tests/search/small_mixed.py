@@ -1,0 +1,82 @@
+"""Small mixed problems for tests of searches: a few nodes of a few kinds, a dense model, and the same with a node or bandwidth more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from shardwright.hardware.cluster import Cluster, NodeGroup, NodeKind
+from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.link import Link
+from shardwright.job.border import job_from_flags
+from shardwright.model.blocks.dense import decoder_block, embedding_block, head_block
+from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.operator import AttentionShape
+from shardwright.program.problem import Problem
+from shardwright.runtime.registry import load_runtime
+
+KINDS = ("h100-sxm", "a100-sxm-80gb", "a100-sxm-40gb", "v100-sxm-32gb")
+RUNTIMES = ("megatron-core", "megatron-2022", "megatron-bridge")
+
+
+def chain(generator: Random, *, layers: int) -> Model:
+    """A dense chain that shares no weights."""
+    heads, head_dim = generator.choice((8, 16, 32)), generator.choice((64, 128))
+    hidden, vocab = heads * head_dim, generator.choice((1000, 32000))
+    attention = AttentionShape(heads=heads, kv_heads=heads, head_dim=head_dim, value_dim=head_dim)
+    layer = decoder_block("layer", hidden=hidden, attention=attention, ffn=4 * hidden, gated=generator.random() < 0.5)
+    return Model(
+        name="drawn",
+        blocks=(embedding_block(hidden=hidden, vocab=vocab), layer, head_block(hidden=hidden, vocab=vocab, tied=False)),
+        runs=(
+            Run(name="embed", block=0, count=1, inputs=()),
+            Run(name="layers", block=1, count=layers, inputs=("embed",)),
+            Run(name="head", block=2, count=1, inputs=("layers",)),
+        ),
+        hidden=hidden,
+        vocab=vocab,
+    )
+
+
+def drawn_mixed(generator: Random, *, most: int, layers: tuple[int, ...], batch: int, kinds: tuple[int, ...] = (2, 3)) -> Problem:
+    """A problem on up to `most` devices of two or three kinds, each kind in one node group of one zone."""
+    while True:
+        chosen = generator.sample(KINDS, generator.choice(kinds))
+        groups = []
+        for name in chosen:
+            (node,) = parse_cluster(f"{name}:{generator.choice((1, 1, 2, 2, 4))}").groups
+            groups.append(replace(node, count=generator.choice((1, 1, 1, 2, 3))))
+        cluster = _named(tuple(groups))
+        if 2 <= cluster.num_devices <= most:
+            return Problem(
+                model=chain(generator, layers=generator.choice(layers)),
+                cluster=cluster,
+                job=job_from_flags(seq_len=generator.choice((256, 1024, 4096)), global_batch=batch, precision="fp16"),
+                runtime=load_runtime(generator.choice(RUNTIMES)),
+            )
+
+
+def _named(groups: tuple[NodeGroup, ...]) -> Cluster:
+    names = (f"{group.count} x {group.kind.num_devices} {group.kind.accelerator.name}" for group in groups)
+    return Cluster(expression=" + ".join(names), groups=groups)
+
+
+def grown(problem: Problem, generator: Random) -> Problem:
+    """The problem with one more node of one of its kinds."""
+    groups = problem.cluster.groups
+    place = generator.randrange(len(groups))
+    more = replace(groups[place], count=groups[place].count + 1)
+    return replace(problem, cluster=_named((*groups[:place], more, *groups[place + 1 :])))
+
+
+def faster(cluster: Cluster, by: float, *, inside: bool = False) -> Cluster:
+    """The cluster with more bandwidth between nodes and zones; `inside`: inside nodes too."""
+
+    def link(one: Link) -> Link:
+        return replace(one, bandwidth=one.bandwidth * by, reverse_bandwidth=one.reverse_bandwidth * by)
+
+    def kind(one: NodeKind) -> NodeKind:
+        return replace(one, nic=link(one.nic), scale_up=link(one.scale_up) if inside else one.scale_up)
+
+    groups = tuple(replace(group, kind=kind(group.kind)) for group in cluster.groups)
+    return replace(cluster, groups=groups, links=tuple(replace(wide, link=link(wide.link)) for wide in cluster.links))
