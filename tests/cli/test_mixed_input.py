@@ -22,7 +22,6 @@ ZONED = "h100-sxm:8@east+a100-sxm-80gb:8@west"
     ("cluster", "flags", "code", "words"),
     [
         (ZONED, [], 4, "zones 'east' and 'west' have no link"),
-        (f"{ZONED},east~west=10gbps/60ms", [], 2, "2 zones are not searched together yet"),
         (f"{ZONED},east~west=10gbps/60ms/20usd", [], 4, "20 dollars for a gigabyte that leaves"),
         (f"{ZONED},east~west=10gbps/60s", [], 4, "says more than a link has"),
         (f"{ZONED},east~west=10gbps,west~east=10gbps,east~west=5gbps", [], 4, "two links from 'east' to 'west'"),

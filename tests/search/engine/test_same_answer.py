@@ -16,7 +16,7 @@ from shardwright.files.text import to_text
 from shardwright.search.engine import processes
 from shardwright.search.engine.choose import PROCESSES, SERIAL, engine_of
 from shardwright.search.limit import STOP, Limit, limit_of
-from shardwright.search.mixed import find as mixed_find
+from shardwright.search.mixed import alone as mixed_alone
 from shardwright.search.request import Request
 
 JOINT = Request(model="llama-3.1-8b", cluster="h100-sxm:16", seq_len=4096, global_batch=64, space="joint", pins=(("tp", ("2", "4")),))
@@ -65,7 +65,7 @@ def test_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = mixed(SERIAL, 1)
     assert [mixed(PROCESSES, workers) for workers in (1, 2, 3)] == [whole] * 3
     # Where the search of a pool's grids is cut off, too; by looks, not by seconds.
-    monkeypatch.setattr(mixed_find, "ALONE_LOOKS", 2)
+    monkeypatch.setattr(mixed_alone, "LOOKS", 2)
     short = mixed(SERIAL, 1)
     assert [one["stopped_at"] for one in certificate(short)["mixed"]["alone"]] == [2, 2]
     assert mixed(PROCESSES, 2) == short

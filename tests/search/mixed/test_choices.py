@@ -12,7 +12,7 @@ from shardwright.search.answer import Answer
 from shardwright.search.certificate import stops_of
 from shardwright.search.frames import GIVEN_UP, Closed, Dual, Frame, worth_of
 from shardwright.search.limit import STOP, out_of_time
-from shardwright.search.mixed import find as mixed_find
+from shardwright.search.mixed import alone as mixed_alone
 from shardwright.search.mixed.choices import Choices, choices_of
 from shardwright.search.mixed.find import find_mixed
 from shardwright.search.mixed.tables import stage_table
@@ -95,14 +95,14 @@ def test_a_search_that_is_stopped_by_hand_ends_with_what_it_has(where: str) -> N
 
 def test_grids_that_are_given_up_leave_a_bound_and_are_given_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool whose grids end by the clock without a plan is bounded by what any plan whatever on its devices takes."""
-    problem, find = tiny(CLUSTER, batch=8), mixed_find.find
+    problem, find = tiny(CLUSTER, batch=8), mixed_alone.find
 
     def late(own: Problem, *some: Any, **more: Any) -> Answer:
         if own.cluster.node.accelerator.name.startswith("v100"):
             raise out_of_time()
         return find(own, *some, **more)
 
-    monkeypatch.setattr(mixed_find, "find", late)
+    monkeypatch.setattr(mixed_alone, "find", late)
     found = find_mixed(problem)
     one, other = part_of(found.certificate).alone
     assert (one.stopped_at, other.stopped_at) == (0, GIVEN_UP)

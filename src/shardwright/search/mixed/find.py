@@ -28,7 +28,7 @@ from shardwright.search.mixed.place import MixedPlan, pipelines_text
 from shardwright.search.mixed.polish import polish
 from shardwright.search.mixed.pools import Pool, pools_of
 from shardwright.search.mixed.recompute import MOST_STAGES
-from shardwright.search.mixed.runners import runners_of
+from shardwright.search.mixed.runners import runners_of, simulate_behind
 from shardwright.search.mixed.tables import MICROBATCHES, require_searched
 from shardwright.search.mixed.terms import Ground
 from shardwright.search.request import SEARCH_MEMORY
@@ -117,6 +117,7 @@ def find_mixed(
     standing.limit = limit_of(COMPOSED * left_s(), stop_at=stops.composed if stops else None)
     proof = limit_of(left_s(), stop_at=stops.proven if stops else None)
     lower_s, closings = _narrowed(standing, markets, proof, tolerance=tolerance, progress=progress)
+    simulate_behind(standing, markets, top=top)
     part = _part(standing, singles, rows, closings, top=top, lower_s=lower_s, tolerance=tolerance)
     assert standing.best is not None
     return MixedAnswer(
@@ -153,6 +154,7 @@ def _narrowed(
             one.look(standing, most=limits)
             simulate_best(standing, markets, most=most)
         if number in PROVED:
+            say("polish the best", number)
             polish(standing, {options: market.ground for options, market in markets.items()})
             if standing.best_s >= proved_s:
                 continue

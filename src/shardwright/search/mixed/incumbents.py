@@ -43,7 +43,7 @@ LOOSE = 1.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class MixedCandidate:
     """A plan that was not simulated yet.
 
     Args:
@@ -66,6 +66,7 @@ class Standing:
 
     Args:
         seen: plans that were looked at. ranked: (seconds, turn, plan, options) of all that were simulated and fit. waiting: candidates.
+        behind: those that cannot be the best.
         limit: past it the best so far stands.
     """
 
@@ -79,7 +80,8 @@ class Standing:
     infeasible: int = 0
     seen: set[object] = field(default_factory=set)
     ranked: list[tuple[float, int, MixedPlan, Options]] = field(default_factory=list)
-    waiting: list[Candidate] = field(default_factory=list)
+    waiting: list[MixedCandidate] = field(default_factory=list)
+    behind: list[MixedCandidate] = field(default_factory=list)
     limit: Limit = field(default_factory=Limit)
 
     def ends(self) -> bool:
@@ -104,6 +106,14 @@ class Standing:
             self.best_s, self.best, self.mixed = done.step_time_s, plan, mixed
         return done.step_time_s
 
+    def set_aside(self) -> None:
+        """Plans that cannot be faster than the best wait no longer."""
+        slower = [one for one in self.waiting if one.seconds >= self.best_s]
+        self.waiting = [one for one in self.waiting if one.seconds < self.best_s]
+        self.behind += slower
+        self.bounded += len(slower)
+        self.looked_at += len(slower)
+
     def consider(self, market: Market, lanes: list[tuple[int, int, int]], limit_s: float, options: Options) -> None:
         """Cut some lanes as well as can be, and let the plan wait for its simulation."""
         key = (options, tuple(sorted(lanes)))
@@ -120,7 +130,7 @@ class Standing:
             return
         plan, slowest = cut
         seconds = slowest * market.ground.jitter(frame_of(market.ground.table, plan))
-        self.waiting.append(Candidate(seconds=seconds, plan=plan, options=options))
+        self.waiting.append(MixedCandidate(seconds=seconds, plan=plan, options=options))
 
 
 @dataclass(slots=True)
@@ -179,9 +189,7 @@ def simulate_best(standing: Standing, markets: dict[Options, Market], *, most: i
     """Simulate the most promising of the waiting plans, at most so many: the best of each kind in turn, as long as it may be the best."""
     tried = 0
     while standing.waiting and tried < most and not standing.ends():
-        standing.bounded += sum(one.seconds >= standing.best_s for one in standing.waiting)
-        standing.looked_at += sum(one.seconds >= standing.best_s for one in standing.waiting)
-        standing.waiting = [one for one in standing.waiting if one.seconds < standing.best_s]
+        standing.set_aside()
         turn = list(islice(_in_turn(standing), most - tried))
         for one in turn:
             if one.seconds < standing.best_s and not standing.ends():
@@ -191,13 +199,13 @@ def simulate_best(standing: Standing, markets: dict[Options, Market], *, most: i
                 tried += 1
 
 
-def _in_turn(standing: Standing) -> Iterator[Candidate]:
+def _in_turn(standing: Standing) -> Iterator[MixedCandidate]:
     """The best waiting plan of each kind: kinds of which a plan was simulated by their fastest, others by the least that theirs take."""
     done: dict[object, float] = {}
     for seconds, _, plan, options in standing.ranked:
-        kinds = Candidate(seconds=seconds, plan=plan, options=options).kinds
+        kinds = MixedCandidate(seconds=seconds, plan=plan, options=options).kinds
         done[kinds] = min(done.get(kinds, inf), seconds)
-    best: dict[object, Candidate] = {}
+    best: dict[object, MixedCandidate] = {}
     for one in sorted(standing.waiting, key=lambda one: one.seconds):
         best.setdefault(one.kinds, one)
     return iter(sorted(best.values(), key=lambda one: done.get(one.kinds, one.seconds)))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Runner
 from shardwright.search.mixed.incumbents import Standing
+from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedPlan, general_plan, pipelines_text
 from shardwright.search.mixed.terms import Ground
 
@@ -25,6 +26,21 @@ def runners_of(standing: Standing, grounds: Mapping[Options, Ground], *, top: in
         words = pipelines_text(ground.table, plan)
         found.append(Runner(pipelines=words, step_time_s=seconds, plan=general_plan(ground, plan, options=options)))
     return tuple(found)
+
+
+def simulate_behind(standing: Standing, markets: Mapping[Options, Market], *, top: int) -> None:
+    """Simulate plans that cannot be the best, those that leave the least first, where fewer than `top` compositions are known."""
+    seen = {composition(plan) for _, _, plan, _ in standing.ranked}
+    tries = 2 * top
+    for one in sorted(standing.behind, key=lambda one: one.seconds):
+        if len(seen) > top or not tries or standing.ends():
+            return
+        if composition(one.plan) not in seen:
+            seen.add(composition(one.plan))
+            standing.bounded -= 1
+            standing.looked_at -= 1
+            tries -= 1
+            standing.attempt(general_plan(markets[one.options].ground, one.plan, options=one.options), one.plan)
 
 
 def composition(plan: MixedPlan) -> frozenset[tuple[tuple[int, ...], tuple[int, ...], int]]:
