@@ -61,14 +61,15 @@ def full_meshes(space: Space, facts: GridFacts) -> Meshes:
 
 
 def idle_meshes(space: Space, facts: GridFacts) -> Meshes:
-    """The meshes on fewer nodes, of at least `space.fewest` devices, with every dp that divides the batch."""
+    """The meshes on fewer nodes, or on a part of one, of at least `space.fewest` devices, with every dp that divides the batch."""
     batch = facts.global_batch
     replicas = np.array([d for d in range(1, min(batch, space.devices) + 1) if batch % d == 0], dtype=np.int64)
     table = _table(space)
     unit = table["tp"] * table["cp"] * table["pp"]
     devices = unit[:, None] * replicas
     fewest = space.fewest or space.devices
-    row, column = np.nonzero((devices >= fewest) & (devices < space.devices) & (devices % space.node == 0))
+    lies = (devices % space.node == 0) | (devices < space.node)
+    row, column = np.nonzero((devices >= fewest) & (devices < space.devices) & lies)
     return _meshes(space, facts, {name: values[row] for name, values in table.items()} | {"dp": replicas[column]})
 
 

@@ -97,7 +97,7 @@ def _space_of(space: Space, grid: Grid, facts: GridFacts) -> tuple[Space | None,
         if found[axis] not in has:
             missing.append(f"{axis} {wanted[axis]} is not among {', '.join(map(str, has))}")
     fewest = space.fewest or space.devices
-    if plain.devices < fewest or plain.devices % space.node:
+    if plain.devices < fewest or (plain.devices % space.node and plain.devices > space.node):
         missing.append(f"{plain.devices} devices are not whole nodes of {space.node}, {fewest} to {space.devices} devices")
     if space.dp and plain.dp not in space.dp:
         missing.append(f"dp {plain.dp} is not among {', '.join(map(str, space.dp))}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 from shardwright.errors import InfeasibleError, OutOfTimeError
+from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.engine.protocol import Engine
@@ -57,6 +58,10 @@ class Alone:
         )
 
 
+Known = dict[tuple[NodeKind, int], Answer | float]
+"""What was found by the kind of the pool's nodes and its devices."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AloneSearch:
     """A pool whose grids are to be searched.
@@ -81,30 +86,41 @@ def each_alone(
     seconds: float,
     stops: Stops | None,
     memory: int,
+    known: Known,
     done: Callable[[int], None],
 ) -> list[Alone]:
     """The best grid of each pool's devices, simulated where they lie in the cluster.
 
     Args:
-        seconds: for all pools. stops: of a search that is repeated. done: called with how many pools are.
+        seconds: for all pools. stops: of a search that is repeated. known: of a search on other
+            numbers of nodes; what is found is added. done: called with how many pools are.
     """
+    cluster = standing.problem.cluster
     each, room = seconds / len(pools), memory // len(pools)
+    new = [(number, pool) for number, pool in enumerate(pools) if _key(cluster, pool) not in known]
     tasks = [
         AloneSearch(pool=pool, choices=choices, seconds=each, stop=stops.alone[number] if stops else None, memory=room)
-        for number, pool in enumerate(pools)
+        for number, pool in new
     ]
     # Processes that are forked share what is loaded.
     load_kernels()
     done(0)
     found = engine.map(pool_alone, tasks, shared=standing.problem, done=done)
-    return [_placed(standing, pool, answer) for pool, answer in zip(pools, found, strict=True)]
+    known |= {_key(cluster, pool): answer for (_, pool), answer in zip(new, found, strict=True)}
+    return [_placed(standing, pool, known[_key(cluster, pool)]) for pool in pools]
+
+
+def _key(cluster: Cluster, pool: Pool) -> tuple[NodeKind, int]:
+    return cluster.groups[pool.group].kind, pool.devices
 
 
 def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
     """The best grid of one pool's devices; where there is none the seconds that none is under, inf = nothing fits."""
     own = replace(problem, cluster=alone(problem.cluster, task.pool))
     facts = grid_facts(problem.model, devices=task.pool.devices, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
-    given = restricted(standard_space(own, facts), pins=dict(task.choices.pins), excludes=dict(task.choices.excludes))
+    # From one device on, so that the grids of fewer nodes are among those of more.
+    nested = replace(standard_space(own, facts), fewest=1)
+    given = restricted(nested, pins=dict(task.choices.pins), excludes=dict(task.choices.excludes))
     space = with_options(given, searched_options(own))
     capacity = own.cluster.node.accelerator.memory_bytes
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import exp, floor, log, log1p
 
 import numpy as np
 
@@ -12,12 +13,12 @@ from shardwright.search.limit import Limit
 from shardwright.search.mixed.market import Market, Values, prices_of
 from shardwright.search.mixed.terms import Ground, first_frames, split
 
-TESTS, FEWEST, SHAPES = 32, 12, 3_000_000
-"""Frames that are tested at most, and at least, before the limit is lowered; shapes of all tests together between them."""
+TESTS = 200
+"""Frames that are tested at most before the limit is lowered."""
 WIDE = 0.2
 """Gap that is shown first."""
-FINE = 0.001
-"""Share of a limit to which the earliest end of an open frame is found."""
+FINE = 0.0005
+"""From one limit of the grid to the next."""
 
 
 @dataclass(slots=True)
@@ -76,21 +77,37 @@ class Closing:
         return self.market.priced(frame, limit_s, start=start)
 
     def _earliest(self, frame: Frame, limit_s: float, start: Values) -> tuple[float, Dual]:
-        """The largest limit that closes a frame, and its prices there."""
-        low, high, step = limit_s * 0.99, limit_s, 0.01
-        closed, start = self._test(frame, low, start)
+        """The largest limit of the grid that closes a frame, and its prices there."""
+        high, step = step_of(limit_s), 16
+        low = high - step
+        closed, start = self._test(frame, seconds_of(low), start)
         while closed.samples >= self.market.batch and not self.clock.passed():
-            high, step = low, min(2 * step, 0.5)
-            low *= 1.0 - step
-            closed, start = self._test(frame, low, start)
-        while high - low > FINE * high:
-            middle = (low + high) / 2
-            dual, values = self._test(frame, middle, start)
+            high, step = low, 2 * step
+            low -= step
+            closed, start = self._test(frame, seconds_of(low), start)
+        while high - low > 1:
+            middle = (low + high) // 2
+            dual, values = self._test(frame, seconds_of(middle), start)
             if dual.samples < self.market.batch:
                 low, closed = middle, dual
             else:
                 high, start = middle, values
-        return low, closed
+        return seconds_of(low), closed
+
+
+def step_of(limit_s: float) -> int:
+    """The last step of the grid of limits that is no later: every cluster has the same grid, so that bounds of two compare."""
+    return floor(log(limit_s) / log1p(FINE) + 1e-9)
+
+
+def seconds_of(step: int) -> float:
+    """The limit at a step of the grid."""
+    return exp(step * log1p(FINE))
+
+
+def aimed_at(best_s: float, gap: float) -> float:
+    """The limit of the grid that shows a gap, a little wider."""
+    return seconds_of(step_of(best_s * (1.0 - gap))) if gap < 1 else 0.0
 
 
 def lower_bound(
@@ -103,10 +120,10 @@ def lower_bound(
     """
     clock, found = clock or Limit(), (0.0, tuple(Closing(market=market) for market in markets))
     for share in (max(WIDE, tolerance), tolerance):
-        limit = best_s * (1.0 - share)
+        limit = aimed_at(best_s, share)
         closings = tuple(Closing(market=market, tests=before.tests, clock=clock) for market, before in zip(markets, found[1], strict=True))
         for closing in closings:
-            if limit and not closing.close(limit, most=min(max(SHAPES // len(closing.market.shapes), FEWEST), TESTS)):
+            if limit and not closing.close(limit, most=TESTS):
                 limit = closing.lowered(limit)
         if clock.stopped_at:
             break

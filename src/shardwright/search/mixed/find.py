@@ -19,9 +19,10 @@ from shardwright.search.exact.find import universal_seconds
 from shardwright.search.frames import Closed, MixedPart, Stops, worth_of
 from shardwright.search.grid.find import problem_text
 from shardwright.search.limit import Limit, limit_of, out_of_time
-from shardwright.search.mixed.alone import Alone, each_alone
-from shardwright.search.mixed.bound import Closing, lower_bound
+from shardwright.search.mixed.alone import Alone, Known, each_alone
+from shardwright.search.mixed.bound import Closing, aimed_at, lower_bound
 from shardwright.search.mixed.choices import Choices
+from shardwright.search.mixed.fewer import look_at_fewer
 from shardwright.search.mixed.incumbents import Composing, Standing, look_at_one_shape, parts_of, simulate_best
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedPlan, pipelines_text
@@ -70,6 +71,17 @@ class MixedAnswer:
         return f"{self.simulation or ''}\n{claim(optimal=False, lower_bound_s=self.certificate.lower_bound_s)}".strip()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What a search on some nodes found: the best, pools alone, and what closes the frames under each set of options."""
+
+    standing: Standing
+    singles: list[Alone]
+    markets: dict[Options, Market]
+    closings: tuple[Closing, ...]
+    lower_s: float
+
+
 def find_mixed(
     problem: Problem,
     *,
@@ -100,31 +112,44 @@ def find_mixed(
     def left_s() -> float:
         return max(begun + time_limit_s - time.monotonic(), 0.0)
 
-    choices, pools = choices or Choices(), pools_of(problem.cluster)
-    standing = Standing(problem=problem)
-    singles = each_alone(
-        standing,
-        pools,
-        engine or Serial(),
-        choices=choices,
-        seconds=ALONE * time_limit_s,
-        stops=stops,
-        memory=memory,
-        done=lambda count: _say(progress, "plan each kind of device alone", count, len(pools)),
-    )
-    rows = _option_rows(singles, choices)
-    markets = {options: Market.of(Ground.of(under(problem, options), choices)) for options in rows}
-    standing.limit = limit_of(COMPOSED * left_s(), stop_at=stops.composed if stops else None)
-    proof = limit_of(left_s(), stop_at=stops.proven if stops else None)
-    lower_s, closings = _narrowed(standing, markets, proof, tolerance=tolerance, progress=progress)
+    choices, pools, known = choices or Choices(), pools_of(problem.cluster), Known()
+    clocks: list[Limit] = []
+
+    def search(own: Problem) -> _Found:
+        singles = each_alone(
+            standing := Standing(problem=own),
+            pools_of(own.cluster),
+            engine or Serial(),
+            choices=choices,
+            seconds=ALONE * time_limit_s,
+            stops=stops if own is problem else None,
+            memory=memory,
+            known=known,
+            done=lambda count: _say(progress, "plan each kind of device alone", count, len(own.cluster.groups)),
+        )
+        markets = {options: Market.of(Ground.of(under(own, options), choices)) for options in _option_rows(singles, choices)}
+        if not clocks:
+            clocks.append(limit_of(COMPOSED * left_s(), stop_at=stops.composed if stops else None))
+            clocks.append(limit_of(left_s(), stop_at=stops.proven if stops else None))
+        standing.limit = clocks[0]
+        lower_s, closings = _narrowed(standing, markets, clocks[1], tolerance=tolerance, progress=progress)
+        return _Found(standing=standing, singles=singles, markets=markets, closings=closings, lower_s=lower_s)
+
+    def on_fewer(own: Problem) -> tuple[Standing, dict[Options, Ground]]:
+        found = search(own)
+        return found.standing, {options: market.ground for options, market in found.markets.items()}
+
+    found = search(problem)
+    standing, markets, proof = found.standing, found.markets, clocks[1]
+    look_at_fewer(standing, markets, on_fewer)
     simulate_behind(standing, markets, top=top)
-    part = _part(standing, singles, rows, closings, top=top, lower_s=lower_s, tolerance=tolerance)
+    part = _part(found, top=top, tolerance=tolerance)
     assert standing.best is not None
     return MixedAnswer(
         plan=standing.best,
         mixed=standing.mixed,
         step_time_s=standing.best_s,
-        certificate=_certificate(problem, standing, part, singles, space_text(pools, rows, choices), proof),
+        certificate=_certificate(problem, standing, part, found.singles, space_text(pools, tuple(markets), choices), proof),
         waited=standing.limit.waited,
         search_time_s=time.monotonic() - begun,
     )
@@ -153,6 +178,8 @@ def _narrowed(
         for one in composing:
             one.look(standing, most=limits)
             simulate_best(standing, markets, most=most)
+        if standing.best is not None and found[0] >= aimed_at(standing.best_s, tolerance):
+            break
         if number in PROVED:
             say("polish the best", number)
             polish(standing, {options: market.ground for options, market in markets.items()})
@@ -161,7 +188,7 @@ def _narrowed(
             say("prove that nothing is faster", number)
             found = lower_bound(tuple(markets.values()), standing.best_s, tolerance=tolerance, clock=proof)
             proved_s = standing.best_s
-            if found[0] >= standing.best_s * (1 - tolerance) * (1 - 1e-12):
+            if found[0] >= aimed_at(standing.best_s, tolerance):
                 break
     if standing.best is None and standing.limit.stopped_at:
         raise out_of_time()
@@ -170,26 +197,18 @@ def _narrowed(
     return found
 
 
-def _part(
-    standing: Standing,
-    singles: list[Alone],
-    rows: tuple[Options, ...],
-    closings: tuple[Closing, ...],
-    *,
-    top: int,
-    lower_s: float,
-    tolerance: float,
-) -> MixedPart:
+def _part(found: _Found, *, top: int, tolerance: float) -> MixedPart:
     """What was found of each pool alone and of other compositions, and what closes the frames."""
-    closed = tuple(Closed(options=options, duals=tuple(c.closed.values())) for options, c in zip(rows, closings, strict=True))
-    grounds = {options: closing.market.ground for options, closing in zip(rows, closings, strict=True)}
-    worth, best = worth_of(closed, [one.pool.node for one in singles]), standing.mixed
+    standing, closings = found.standing, found.closings
+    closed = tuple(Closed(options=options, duals=tuple(c.closed.values())) for options, c in zip(found.markets, closings, strict=True))
+    grounds = {options: market.ground for options, market in found.markets.items()}
+    worth, best = worth_of(closed, [one.pool.node for one in found.singles]), standing.mixed
     return MixedPart(
         shapes=sum(len(closing.market.shapes) for closing in closings),
-        alone=tuple(one.told(worth_s) for one, worth_s in zip(singles, worth, strict=True)),
+        alone=tuple(one.told(worth_s) for one, worth_s in zip(found.singles, worth, strict=True)),
         closed=closed,
         tests=sum(closing.tests for closing in closings),
-        lower_bound_s=lower_s,
+        lower_bound_s=found.lower_s,
         tolerance=tolerance,
         pipelines=pipelines_text(closings[0].market.ground.table, best) if best is not None else "",
         runners=runners_of(standing, grounds, top=top),
@@ -245,5 +264,5 @@ def space_text(pools: tuple[Pool, ...], rows: tuple[Options, ...], choices: Choi
         f"runs of like stages, {MOST_STAGES} stages in all, a stage on one pool with tp inside a node and sp; mbs {{{sizes}}}, any cut of "
         f"the layers, each stage recomputes any number of its first layers in full and of the next ones selectively, 1F1B, zero1 over all "
         f"replicas, any shares of the batch, any idle devices; options of the runtime {{{options}}}; and every grid of the standard space "
-        f"of each pool alone{pinned}"
+        f"of each pool alone, on any number of its nodes{pinned}"
     )

@@ -19,6 +19,7 @@ from shardwright.search.limit import Limit
 from shardwright.search.mixed.compose import compositions, cut_lanes, dealt
 from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
+from shardwright.search.mixed.terms import replica_edges
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
@@ -249,8 +250,8 @@ def _weights(market: Market) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 def _frames(market: Market) -> list[Frame]:
     """Frames that compositions are asked of: replicas from one power of two to the next, in halves."""
     ground = market.ground
-    edges = sorted({round(2 ** (half / 2)) for half in range(2 * ground.most_replicas.bit_length())} | {ground.most_replicas + 1})
-    ranges = [(low, high - 1) for low, high in pairwise(edges) if high <= ground.most_replicas + 1]
+    edges = [*(edge for edge in replica_edges(ground.most_replicas) if edge <= ground.most_replicas), ground.most_replicas + 1]
+    ranges = [(low, high - 1) for low, high in pairwise(edges)]
     return [Frame(replicas=some, tp=ground.least_tp, nodes=(0.0, ground.nodes)) for some in ranges]
 
 

@@ -47,11 +47,12 @@ class Market:
     """Shapes on their ground.
 
     Args:
-        use_of, first: see `shapes.alike_use`. kept: terms of frames, as they were asked for.
+        devices: (pools,) that there are. use_of, first: see `shapes.alike_use`. kept: terms of frames, as they were asked for.
     """
 
     ground: Ground
     shapes: Shapes
+    devices: FloatArray
     use_of: IntArray
     first: IntArray
     kept: dict[Frame, Terms] = field(default_factory=dict)
@@ -61,7 +62,8 @@ class Market:
         """All shapes on their ground."""
         shapes = shapes_of(ground.table)
         use_of, first = alike_use(shapes)
-        return Market(ground=ground, shapes=shapes, use_of=use_of, first=first)
+        devices = np.array([pool.devices for pool in ground.table.pools], dtype=np.float64)
+        return Market(ground=ground, shapes=shapes, devices=devices, use_of=use_of, first=first)
 
     def terms(self, frame: Frame) -> Terms:
         """What stages of a frame take."""
@@ -194,8 +196,7 @@ class Market:
         return best_prices(use, nodes, worth[alive], self._room(values.frame))
 
     def _room(self, frame: Frame) -> Room:
-        devices = np.array([pool.devices for pool in self.ground.table.pools], dtype=np.float64)
-        return Room(devices=devices, nodes=frame.nodes[1], replicas=frame.replicas)
+        return Room(devices=self.devices, nodes=frame.nodes[1], replicas=frame.replicas)
 
     def _dual(self, frame: Frame, limit_s: float, prices: Prices) -> Dual:
         room = self._room(frame)
@@ -224,7 +225,7 @@ class Market:
         others = [pool for pool in range(len(self.ground.table.pools)) if pool not in pools]
         shapes = self.shapes.take(np.flatnonzero((self.shapes.use[:, others] == 0).all(axis=1)))
         use_of, first = alike_use(shapes)
-        return Market(ground=self.ground, shapes=shapes, use_of=use_of, first=first, kept=self.kept)
+        return replace(self, shapes=shapes, use_of=use_of, first=first)
 
 
 @compiled

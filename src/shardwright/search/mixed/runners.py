@@ -19,7 +19,7 @@ def runners_of(standing: Standing, grounds: Mapping[Options, Ground], *, top: in
     for seconds, _, plan, options in sorted(standing.ranked, key=lambda one: one[:2]):
         if len(found) == top:
             break
-        if composition(plan) in seen:
+        if composition(plan) in seen or options not in grounds:
             continue
         seen.add(composition(plan))
         ground = grounds[options]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from math import log2
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +20,6 @@ from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.recompute import Redone, least_recompute
 from shardwright.search.mixed.sends import send_table
 from shardwright.search.mixed.tables import AFTER, BEFORE, StageTable, parts_of, stage_rows, stage_table, sums_table
-
-FILLED = (0.0, 0.5, 0.8, 0.9, 0.96, 1.0)
-"""Shares of the nodes that frames lie between."""
 
 
 class Terms(NamedTuple):
@@ -156,15 +153,32 @@ def _updates(problem: Problem, table: StageTable, *, shard: int, several: bool) 
 
 
 def first_frames(ground: Ground) -> tuple[Frame, ...]:
-    """Frames that make up the space: by how many of the nodes are filled, as more of them jitter more."""
-    replicas, edges = (1, ground.most_replicas), [share * ground.nodes for share in FILLED]
-    return tuple(Frame(replicas=replicas, tp=ground.least_tp, nodes=nodes) for nodes in pairwise(edges))
+    """The frame of all plans."""
+    return (Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes)),)
 
 
 def split(frame: Frame) -> tuple[Frame, ...]:
-    """The frame in two by replicas; () if all have as many."""
-    low, high = frame.replicas
-    if low == high:
-        return ()
-    middle = int((low * high) ** 0.5)
-    return replace(frame, replicas=(middle + 1, high)), replace(frame, replicas=(low, middle))
+    """The frame in two, by filled nodes and then by replicas, at edges that are the same in every cluster; () where it lies between two.
+
+    So a plan lies in the same smallest frame whatever other nodes there are, and no bound rises where some are added.
+    """
+    low, high = frame.nodes
+    inside = [edge for edge in _node_edges(high) if low < edge < high]
+    if inside:
+        middle = inside[len(inside) // 2]
+        return replace(frame, nodes=(middle, high)), replace(frame, nodes=(low, middle))
+    least, most = frame.replicas
+    some = [edge for edge in replica_edges(most) if least < edge <= most]
+    if some:
+        edge = some[len(some) // 2]
+        return replace(frame, replicas=(edge, most)), replace(frame, replicas=(least, edge - 1))
+    return ()
+
+
+def _node_edges(most: float) -> list[float]:
+    return [2 ** (quarter / 4) for quarter in range(1 + int(4 * log2(max(most, 1.0))))]
+
+
+def replica_edges(most: int) -> list[int]:
+    """Replicas that frames begin with: powers of two, and of its root between them."""
+    return sorted({round(2 ** (half / 2)) for half in range(2 * most.bit_length())} - {0})
