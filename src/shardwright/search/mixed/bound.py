@@ -106,8 +106,8 @@ def seconds_of(step: int) -> float:
 
 
 def aimed_at(best_s: float, gap: float) -> float:
-    """The limit of the grid that shows a gap, a little wider."""
-    return seconds_of(step_of(best_s * (1.0 - gap))) if gap < 1 else 0.0
+    """The first limit of the grid that shows a gap."""
+    return min(seconds_of(step_of(best_s * (1.0 - gap)) + 1), best_s) if gap < 1 else 0.0
 
 
 def lower_bound(

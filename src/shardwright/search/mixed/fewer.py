@@ -23,19 +23,18 @@ from shardwright.search.mixed.tables import StageTable
 from shardwright.search.mixed.terms import Ground
 
 MOST = 64
-"""Clusters of fewer nodes that are all looked at; of more only those that lack one node."""
+"""Clusters of fewer nodes that are looked at; where there are more, none is: a search of each takes as long as of the whole."""
 
 Search = Callable[[Problem], tuple[Standing, dict[Options, Ground]]]
 """What is found on a cluster, and the ground of each set of options."""
 
 
 def counts_of(cluster: Cluster) -> Iterator[tuple[int, ...]]:
-    """Nodes of each group on fewer nodes, most first, as long as there are two groups or more."""
+    """Nodes of each group on fewer nodes, most first, as long as there are two groups or more; none of clusters that have too many."""
     whole = tuple(group.count for group in cluster.groups)
-    if prod(count + 1 for count in whole) <= MOST:
-        some = list(product(*(range(count + 1) for count in whole)))
-    else:
-        some = [tuple(count - (other == number) for other, count in enumerate(whole)) for number in range(len(whole))]
+    if prod(count + 1 for count in whole) > MOST:
+        return
+    some = product(*(range(count + 1) for count in whole))
     yield from sorted((one for one in some if one != whole and np.count_nonzero(one) > 1), key=lambda one: (-sum(one), one))
 
 

@@ -208,7 +208,8 @@ def _part(found: _Found, *, top: int, tolerance: float) -> MixedPart:
         alone=tuple(one.told(worth_s) for one, worth_s in zip(found.singles, worth, strict=True)),
         closed=closed,
         tests=sum(closing.tests for closing in closings),
-        lower_bound_s=found.lower_s,
+        # A tighter one that was met by the way is not claimed: with a node less it might not have been, and no node more raises a bound.
+        lower_bound_s=min(found.lower_s, aimed_at(standing.best_s, tolerance)),
         tolerance=tolerance,
         pipelines=pipelines_text(closings[0].market.ground.table, best) if best is not None else "",
         runners=runners_of(standing, grounds, top=top),

@@ -20,6 +20,7 @@ from shardwright.search.mixed.compose import compositions, cut_lanes, dealt
 from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.terms import replica_edges
+from shardwright.search.mixed.unlike import unlike_seconds
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
@@ -48,10 +49,12 @@ class MixedCandidate:
     """A plan that was not simulated yet.
 
     Args:
-        seconds: that its stages leave at least. kinds: the rows of its lanes, which are tried in turn.
+        seconds: that its stages leave at least. likely_s: the same with sums of groups whose members are cut unlike, as far as they are
+            known without a simulation; by these it waits its turn. kinds: the rows of its lanes, which are tried in turn.
     """
 
     seconds: float
+    likely_s: float
     plan: MixedPlan
     options: Options
 
@@ -131,7 +134,8 @@ class Standing:
             return
         plan, slowest = cut
         seconds = slowest * market.ground.jitter(frame_of(market.ground.table, plan))
-        self.waiting.append(MixedCandidate(seconds=seconds, plan=plan, options=options))
+        likely = seconds + unlike_seconds(market, plan)
+        self.waiting.append(MixedCandidate(seconds=seconds, likely_s=likely, plan=plan, options=options))
 
 
 @dataclass(slots=True)
@@ -204,12 +208,12 @@ def _in_turn(standing: Standing) -> Iterator[MixedCandidate]:
     """The best waiting plan of each kind: kinds of which a plan was simulated by their fastest, others by the least that theirs take."""
     done: dict[object, float] = {}
     for seconds, _, plan, options in standing.ranked:
-        kinds = MixedCandidate(seconds=seconds, plan=plan, options=options).kinds
+        kinds = MixedCandidate(seconds=seconds, likely_s=seconds, plan=plan, options=options).kinds
         done[kinds] = min(done.get(kinds, inf), seconds)
     best: dict[object, MixedCandidate] = {}
-    for one in sorted(standing.waiting, key=lambda one: one.seconds):
+    for one in sorted(standing.waiting, key=lambda one: one.likely_s):
         best.setdefault(one.kinds, one)
-    return iter(sorted(best.values(), key=lambda one: done.get(one.kinds, one.seconds)))
+    return iter(sorted(best.values(), key=lambda one: done.get(one.kinds, one.likely_s)))
 
 
 def look_at_one_shape(standing: Standing, market: Market, options: Options) -> None:
