@@ -30,6 +30,20 @@ def span_of_devices(
     return _span(below, tuple(inside) if uneven else None, tiers, in_network_reduction)
 
 
+@lru_cache(maxsize=65536)
+def side_of_span(
+    devices: tuple[int, ...], device: int, tiers: tuple[Tier, ...], *, units: tuple[Units, ...], in_network_reduction: bool = False
+) -> Span:
+    """The span of a group of as many that lies in every unit as it does in the units of one device.
+
+    Eight members in one node and two in another: of a device of the first as if all ten were by eights, of one of the other by twos.
+    """
+    places = np.append(np.asarray(devices), device)
+    levels = (level.of(places) for level in units[:-1])
+    below = (*(max(int((of[:-1] == of[-1]).sum()), 1) for of in levels), len(devices))
+    return _span(below, None, tiers, in_network_reduction)
+
+
 def _unlike(first: int, last: int, units: tuple[Units, ...]) -> bool:
     """Whether the islands from one device to another are of several runs."""
     return bisect_right(units[0].first, first) != bisect_right(units[0].first, last)

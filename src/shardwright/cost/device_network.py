@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray, listed
-from shardwright.collectives.members import span_of_devices
+from shardwright.collectives.members import side_of_span, span_of_devices
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
@@ -98,6 +98,12 @@ def _network(problem: Same[Problem], kinds: tuple[int, ...]) -> Network:
 def group_span(devices: tuple[int, ...], network: Network) -> Span:
     """The span of one group."""
     return span_of_devices(devices, network.tiers, units=network.units, in_network_reduction=network.in_network_reduction)
+
+
+def own_span(problem: Problem, members: tuple[int, ...], device: int) -> Span:
+    """The span of a group as one of its members sees it: as many in every unit as in its own, all on devices of its kind."""
+    network = network_of_devices(problem, (device,))
+    return side_of_span(members, device, network.tiers, units=network.units, in_network_reduction=network.in_network_reduction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

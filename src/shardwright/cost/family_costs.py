@@ -245,7 +245,7 @@ def _logits(own: Problem, stage: StageParts, device: int, segment: Segment, *, l
 def _mesh_table(
     own: Problem, problem: Problem, stage: StageParts, device: int, here: list[_Segment], *, rule: ShardRule, shape: Shape
 ) -> MeshTable:
-    sync = sync_of(problem, [part.held for part in here], segments=tuple(part.segment for part in here), rule=rule)
+    sync = sync_of(problem, [part.held for part in here], device=device, segments=tuple(part.segment for part in here), rule=rule)
     groups = held_groups([part.held for part in here])
     group = groups[0] if groups else ()
     network = network_of_devices(problem, group or (0,))

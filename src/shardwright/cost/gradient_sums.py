@@ -24,7 +24,7 @@ from shardwright.cost.column_sums import (
     wire_shares,
 )
 from shardwright.cost.communication import Network, move_seconds
-from shardwright.cost.device_network import group_span, network_of_devices
+from shardwright.cost.device_network import group_span, network_of_devices, own_span
 from shardwright.cost.parameters import matrices
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.problem import Problem
@@ -148,13 +148,18 @@ def cuts_of(held: list[tuple[HeldParameters, ...]], *, rule: ShardRule) -> tuple
     return tuple(cuts) or (ShardedElements(elements=0, optimizer=1, gradient=1, parameter=1),)
 
 
-def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, segments: tuple[Segment, ...], rule: ShardRule) -> SyncTable:
+def sync_of(
+    problem: Problem, held: list[tuple[HeldParameters, ...]], *, device: int, segments: tuple[Segment, ...], rule: ShardRule
+) -> SyncTable:
     """Synchronisation of one layer of each segment, as a table of one row.
 
-    A layer below the runtime's bucket size shares its bucket's latency with its neighbours, as in `sync_table`.
+    A layer below the runtime's bucket size shares its bucket's latency with its neighbours, as in `sync_table`. Groups that sum parts of
+    one parameter do so at the same time, each in its own communicator (PyTorch runs those on streams of their own): they take as long as
+    the slowest, or as all together do on the links of the device itself.
 
     Args:
-        segments: whose layers they are of. Parameters of some layers (the others are shared with other stages) are spread over all.
+        device: that holds them. segments: whose layers they are of. Parameters of some layers (the others are shared with other
+            stages) are spread over all.
     """
     blocks, layers = len(held), tuple(segment.count for segment in segments)
     held, beyond = in_buckets(held, layers=layers)
@@ -163,7 +168,7 @@ def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, segment
     counts = {name: np.zeros((blocks, 1), dtype=np.int64) for name in ("dense", "experts", "spread", "frozen", "tied", "narrow")}
     shards = {ParameterClass.DENSE: 1, ParameterClass.EXPERTS: 1}
     sizes = sum_sizes(problem.job, problem.runtime)
-    each, few = ([Counter[tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int]]() for _ in held] for _ in range(2))
+    each, few = ([Counter[_Together]() for _ in held] for _ in range(2))
     for b, h in ((b, h) for b, items in enumerate(held) for h in items):
         kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
         name = "frozen" if not h.trainable else "experts" if kind is ParameterClass.EXPERTS else "dense"
@@ -172,12 +177,13 @@ def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, segment
             counts["narrow"][b, 0] += -(-h.elements * h.layers // layers[b])
         if h.trainable:
             shard = degree(rule, h.klass, len(h.near))
-            each[b][h.group, h.near, kind, shard] += h.elements * h.layers
-            few[b][h.group, h.near, kind, shard] += h.elements * h.layers * h.narrow
+            each[b][h.group, h.near, kind, shard, h.parts] += h.elements * h.layers
+            few[b][h.group, h.near, kind, shard, h.parts] += h.elements * h.layers * h.narrow
             shards[kind] = max(shards[kind], shard)
     for b, (together, count) in enumerate(zip(each, layers, strict=True)):
+        slowest, own = dict.fromkeys(SYNCS, 0.0), dict.fromkeys(SYNCS, 0.0)
         for key, elements in ((key, elements) for key, elements in together.items() if len(key[0]) > 1):
-            group, near, kind, shard = key
+            group, near, kind, shard, parts = key
             many = matrices(segments[b].block.operators, experts=kind is ParameterClass.EXPERTS)
             network = network_of_devices(problem, group)
             groups = _sum_spans(network, group, near, shard)
@@ -187,11 +193,21 @@ def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, segment
                 whole = sum(one[key] for one in each)
                 alone["gather"] = broadcast_seconds(np.array([float(whole)]), groups, network=network, stored=sizes.stored) / whole
                 alone["gather"] *= elements / count
+            if parts > 1 and near == group:
+                sides = [own_span(problem, members, device) for members in _members_of(group, near, shard)]
+                network = network_of_devices(problem, (device,))
+                spans = SumSpans(sides[0], sides[1], sides[2], groups.shard)
+                mine = layer_seconds(np.array([elements / count]), spans, network, sizes, matrices=many, narrow=narrow)
+                for name, spent in alone.items():
+                    slowest[name], own[name] = max(slowest[name], float(spent[0])), own[name] + float(mine[name][0])
+                continue
             for name, spent in alone.items():
                 if near == group or name not in (*tied, "scatter", "apart"):
                     seconds[name][b] += spent
                 elif name in tied:
                     tied[name] += spent * count
+        for name in SYNCS:
+            seconds[name][b] += max(slowest[name], own[name])
     for one in beyond:
         network = network_of_devices(problem, one.members)
         volume = np.array([one.total * float(gradient_bytes(problem.job, problem.runtime))])
@@ -207,10 +223,18 @@ def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, segment
     )
 
 
+_Together = tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int, int]
+"""Group, those of it that share states, class, shard and parts of what is summed at once."""
+
+
 def _sum_spans(network: Network, group: tuple[int, ...], near: tuple[int, ...], shard: int) -> SumSpans:
-    inner, across = sharing_groups(group, near, shard)
-    spans = [group_span(members, network) for members in (inner, across, group)]
+    spans = [group_span(members, network) for members in _members_of(group, near, shard)]
     return SumSpans(spans[0], spans[1], spans[2], np.array([shard], dtype=np.int64))
+
+
+def _members_of(group: tuple[int, ...], near: tuple[int, ...], shard: int) -> tuple[tuple[int, ...], ...]:
+    """Those that share one copy of the states, that hold the same piece, and all."""
+    return (*sharing_groups(group, near, shard), group)
 
 
 def sharing_groups(group: tuple[int, ...], near: tuple[int, ...], shard: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -29,7 +29,8 @@ class HeldParameters:
         klass: of the parameters. elements: local. group: devices that sum, sorted; one device = nothing to sum. near: of them those that
             use it in the same operator: states are sharded among them, copies of tied weights in other stages have their own.
         uses: all uses, of all lanes. trainable: frozen ones have no gradient. layers: layers of the segment with these uses.
-        narrow: a recipe of few bits quantises them.
+        narrow: a recipe of few bits quantises them. parts: of how many groups that each sum a part of one parameter this is one: those
+            of a device that holds more of it than others do.
     """
 
     klass: ParameterClass
@@ -40,6 +41,7 @@ class HeldParameters:
     trainable: bool
     layers: int
     narrow: bool = False
+    parts: int = 1
 
     @property
     def is_tied(self) -> bool:
@@ -130,6 +132,7 @@ def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Itera
                             trainable=how.parameter.trainable,
                             layers=one.layers,
                             narrow=is_narrow(how.operator, how.parameter),
+                            parts=len(shares_of_device[key]),
                         )
                         found.setdefault(use, {}).setdefault(device, []).append(held)
     return {(*use, device): tuple(items) for use, by_device in found.items() for device, items in by_device.items()}

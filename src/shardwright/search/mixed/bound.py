@@ -13,8 +13,8 @@ from shardwright.search.limit import Limit
 from shardwright.search.mixed.market import Market, Values, prices_of
 from shardwright.search.mixed.terms import Ground, first_frames, split
 
-TESTS = 200
-"""Frames that are tested at most before the limit is lowered."""
+TESTS, FEWEST, SHAPES = 200, 32, 20_000_000
+"""Frames that are tested at most, and at least, before the limit is lowered; shapes of all tests together between them."""
 WIDE = 0.2
 """Gap that is shown first."""
 FINE = 0.0005
@@ -123,7 +123,7 @@ def lower_bound(
         limit = aimed_at(best_s, share)
         closings = tuple(Closing(market=market, tests=before.tests, clock=clock) for market, before in zip(markets, found[1], strict=True))
         for closing in closings:
-            if limit and not closing.close(limit, most=TESTS):
+            if limit and not closing.close(limit, most=min(max(SHAPES // len(closing.market.shapes), FEWEST), TESTS)):
                 limit = closing.lowered(limit)
         if clock.stopped_at:
             break

@@ -43,7 +43,7 @@ ALONE, COMPOSED = 0.5, 0.6
 proof's."""
 TOLERANCE = 0.03
 """Gap that is good enough."""
-ROUNDS = ((8, 12), (16, 24), (24, 48), (48, 96))
+ROUNDS = ((5, 12), (16, 24), (24, 48), (48, 96))
 """Limits at which compositions are looked for in a round at most, and simulations, as long as the gap is wider."""
 PROVED = (0, 3)
 """Rounds after which the best is polished and the bound made."""

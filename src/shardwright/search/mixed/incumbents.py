@@ -17,10 +17,10 @@ from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Frame
 from shardwright.search.limit import Limit
 from shardwright.search.mixed.compose import compositions, cut_lanes, dealt
+from shardwright.search.mixed.likely import likely_later
 from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.terms import replica_edges
-from shardwright.search.mixed.unlike import unlike_seconds
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
@@ -49,8 +49,8 @@ class MixedCandidate:
     """A plan that was not simulated yet.
 
     Args:
-        seconds: that its stages leave at least. likely_s: the same with sums of groups whose members are cut unlike, as far as they are
-            known without a simulation; by these it waits its turn. kinds: the rows of its lanes, which are tried in turn.
+        seconds: that its stages leave at least. likely_s: the same with sums as slow as the slowest lane's; by these it waits its
+            turn. kinds: the rows of its lanes, which are tried in turn.
     """
 
     seconds: float
@@ -134,7 +134,7 @@ class Standing:
             return
         plan, slowest = cut
         seconds = slowest * market.ground.jitter(frame_of(market.ground.table, plan))
-        likely = seconds + unlike_seconds(market, plan)
+        likely = seconds + likely_later(market, plan)
         self.waiting.append(MixedCandidate(seconds=seconds, likely_s=likely, plan=plan, options=options))
 
 
