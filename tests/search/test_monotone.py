@@ -52,13 +52,13 @@ def test_a_node_more_makes_no_answer_of_the_exact_space_slower(number: int) -> N
 
 
 def with_a_node_more(number: int, capsys: pytest.CaptureFixture[str]) -> tuple[bool, bool]:
-    """Whether the answer on a mixed cluster is slower with one more node, and whether its bound is above the answer without; printed."""
+    """Whether the answer on a mixed cluster is slower with one more node, and whether its bound rises; printed."""
     generator = random_of(f"grown mixed {number}")
     problem = drawn_mixed(generator, most=8, layers=(2, 3, 4), batch=generator.choice((8, 16)))
     larger = grown(problem, generator)
     before, after = find_mixed(problem), find_mixed(larger)
     slower = after.step_time_s > before.step_time_s * (1 + 1e-9)
-    above = after.certificate.lower_bound_s > before.step_time_s * (1 + 1e-9)
+    above = after.certificate.lower_bound_s > before.certificate.lower_bound_s * (1 + 1e-9)
     if slower or above:
         alone = "a grid of one pool" if before.mixed is None else "pipelines"
         said(
@@ -75,15 +75,10 @@ def test_a_node_more_makes_no_answer_on_a_mixed_cluster_slower(number: int, caps
 
 
 @pytest.mark.proof
-@pytest.mark.xfail(
-    strict=True,
-    reason="of 148 pairs 9 are slower: 6 smaller answers are grids that the larger pool leaves out (on half of its nodes or fewer), "
-    "3 are pipelines that the search does not find again; 3 bounds are above the smaller answer, all of the first kind",
-)
 def test_no_node_more_makes_an_answer_on_a_mixed_cluster_slower(capsys: pytest.CaptureFixture[str]) -> None:
     found = [with_a_node_more(number, capsys) for number in numbers(2, 300)]
     slower, above = (sum(each) for each in zip(*found, strict=True))
-    said(f"of {len(found)} pairs {slower} are slower, {above} have a bound above the smaller answer", capsys)
+    said(f"of {len(found)} pairs {slower} are slower, {above} have a bound that rises", capsys)
     assert (slower, above) == (0, 0)
 
 

@@ -24,6 +24,7 @@ CLUSTERS = (
     "h100-sxm:16+a100-sxm-80gb:16",
     "v100-sxm-32gb:16+a100-sxm-40gb:8",
     "a100-sxm-40gb:16+v100-sxm-16gb:24+h100-sxm:8",
+    "h100-sxm:8@east+a100-sxm-80gb:16@west+v100-sxm-32gb:8@south,east~west=50gbps/10ms,east~south=10gbps/30ms,west~south=25gbps/20ms",
 )
 RUNTIMES = ("megatron-core", "megatron-2022", "megatron-bridge")
 

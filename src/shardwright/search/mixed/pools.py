@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwright.hardware.cluster import Cluster
 
@@ -38,6 +38,13 @@ def pools_of(cluster: Cluster) -> tuple[Pool, ...]:
         found.append(Pool(name=kind.accelerator.name, group=number, first=first, devices=devices, node=kind.num_devices))
         first += devices
     return tuple(found)
+
+
+def in_one_zone(cluster: Cluster) -> Cluster:
+    """The cluster as if its zones were one: no group of it is slower there, as no link of zones is faster than the network of each."""
+    if len(cluster.zones) <= 1:
+        return cluster
+    return replace(cluster, groups=tuple(replace(group, zone="") for group in cluster.groups), links=())
 
 
 def alone(cluster: Cluster, pool: Pool) -> Cluster:

@@ -17,6 +17,7 @@ from shardwright.program.problem import Problem
 from shardwright.search.frames import Frame
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.mixed.choices import Choices
+from shardwright.search.mixed.pools import in_one_zone
 from shardwright.search.mixed.recompute import Redone, least_recompute
 from shardwright.search.mixed.sends import send_table
 from shardwright.search.mixed.tables import AFTER, BEFORE, StageTable, parts_of, stage_rows, stage_table, sums_table
@@ -65,7 +66,9 @@ class Ground:
         table = stage_table(problem, choices)
         degrees = tuple(sorted({tp for _, tp in table.tps}))
         most = min(problem.cluster.num_devices // min(degrees), problem.job.global_batch)
-        sums = [_sums(problem, table, pair, degrees, most) for pair in range(len(table.tps))]
+        # Which replicas lie in which zone is not known: their sums cross none.
+        near = replace(problem, cluster=in_one_zone(problem.cluster))
+        sums = [_sums(near, table, pair, degrees, most) for pair in range(len(table.tps))]
         gather, reduce = (np.stack([one[which] for one in sums]) for which in (0, 1))
         return Ground(problem=problem, table=table, send=send_table(problem, table), degrees=degrees, gather=gather, reduce=reduce)
 
