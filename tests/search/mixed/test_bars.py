@@ -1,0 +1,54 @@
+"""How near the search over mixed clusters comes to its bound on large ones."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+
+from shardwright.api.problems import problem_of, with_defaults
+from shardwright.search.mixed.find import MixedAnswer, find_mixed
+from shardwright.search.request import Request
+
+TWO_KINDS = "a100-sxm-40gb:128+v100-sxm-16gb:384"
+FOUR_KINDS = (
+    "h100-sxm:256@east+a100-sxm-80gb:256@east+v100-sxm-32gb:256@west+l4:256@south,"
+    "east~west=100gbps/30ms,east~south=100gbps/40ms,west~south=50gbps/50ms"
+)
+
+
+@lru_cache(maxsize=4)
+def answer(model: str, cluster: str, batch: int) -> MixedAnswer:
+    """The answer to a problem of sequences of 2,048 tokens."""
+    return find_mixed(problem_of(with_defaults(Request(model=model, cluster=cluster, seq_len=2048, global_batch=batch))))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("model", "batch", "gap"),
+    [
+        ("llama-2-13b", 1024, 0.05),
+        pytest.param(
+            *("llama-2-13b", 1024, 0.03),
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="4.2 %: 1 % of whole replicas, 3 % of sums as slow as the slowest card, which the bound takes for its own",
+            ),
+        ),
+        ("llama-2-13b", 4096, 0.03),
+        ("qwen2.5-0.5b", 1024, 0.10),
+    ],
+)
+def test_two_kinds_of_devices(model: str, batch: int, gap: float) -> None:
+    found = answer(model, TWO_KINDS, batch)
+    assert found.certificate.gap <= gap
+    part = found.certificate.mixed
+    assert part is not None
+    assert part.fastest_alone is not None
+    assert (part.fastest_alone.step_time_s or 0.0) >= 1.45 * found.step_time_s
+
+
+@pytest.mark.proof
+@pytest.mark.xfail(strict=True, reason="12.5 %: V100 and L4 help the bound and no plan that was found; 10 % asked")
+def test_four_kinds_in_three_zones() -> None:
+    assert answer("llama-2-13b", FOUR_KINDS, 2048).certificate.gap <= 0.10
