@@ -123,12 +123,12 @@ class Market:
                 return dual, values
             if not thorough and self.repriced(dual, self.samples(values)).samples < self.batch:
                 break
-            dear = self._dear(values, prices)
+            dear = self.dear(values, prices)
             if not len(dear):
                 break
             values.active = np.concatenate([some, dear])
         if thorough:
-            self._look_near(values, prices)
+            self.look_near(values, prices)
         return self.repriced(dual, self.samples(values)), values
 
     def _first(self, values: Values) -> IntArray:
@@ -144,7 +144,7 @@ class Market:
         near = np.argpartition(-gains, most - 1)[:most] if most else alive
         return self._unlike(alive[near[np.lexsort((near, -gains[near]))]])
 
-    def _dear(self, values: Values, prices: Prices) -> IntArray:
+    def dear(self, values: Values, prices: Prices) -> IntArray:
         """Shapes that are worth more than they cost and not yet among the active ones, some of the dearest; [] = there are none."""
         mbs = self.shapes.mbs
         which, gains, floor = _above(self.shapes.use, self.shapes.nodes, mbs, values.microbatches, *prices)
@@ -167,7 +167,8 @@ class Market:
         _, first = np.unique(self.use_of[ranked], return_index=True)
         return ranked[np.sort(first)[:_JOIN]]
 
-    def _look_near(self, values: Values, prices: Prices) -> None:
+    def look_near(self, values: Values, prices: Prices) -> None:
+        """Make the values of shapes that are nearest to their price exact: those that compositions choose from."""
         near = np.flatnonzero(~values.exact & (values.microbatches > 0))
         gains = (self.samples(values) - self.cost(prices))[near]
         most = min(_NEAR, len(near))
@@ -184,14 +185,15 @@ class Market:
         if not len(columns):
             return Prices(devices=np.zeros(len(self.ground.table.pools)), nodes=0.0, replicas=0.0)
         use, nodes = self.shapes.use[columns].astype(np.float64), self.shapes.nodes[columns]
-        return best_prices(use, nodes, worth[alive], self._room(values.frame))
+        return best_prices(use, nodes, worth[alive], self.room(values.frame))
 
-    def _room(self, frame: Frame) -> Room:
+    def room(self, frame: Frame) -> Room:
+        """What there is for plans of a frame."""
         devices = np.array([pool.devices for pool in self.ground.table.pools], dtype=np.float64)
         return Room(devices=devices, nodes=frame.nodes[1], replicas=frame.replicas)
 
     def _dual(self, frame: Frame, limit_s: float, prices: Prices) -> Dual:
-        room = self._room(frame)
+        room = self.room(frame)
         low, high = room.replicas
         whole = float(prices.devices @ room.devices + prices.nodes * room.nodes)
         return Dual(

@@ -1,0 +1,130 @@
+"""The certificate of a search for cost, energy or within a budget."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from shardwright.cost.device_network import kind_problem
+from shardwright.runtime.runtime import Options
+from shardwright.search.certificate import Certificate, assert_sound
+from shardwright.search.exact.find import universal_seconds
+from shardwright.search.frames import Cell, FrontPoint, MixedPart, PoolAlone, ValuedPart
+from shardwright.search.grid.find import problem_text
+from shardwright.search.mixed.choices import Choices
+from shardwright.search.mixed.find import pipelines_space
+from shardwright.search.mixed.march import least_value
+from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.offers import Book, Point
+from shardwright.search.mixed.place import pipelines_text
+from shardwright.search.mixed.tariff import PARETO, TIME
+from shardwright.search.universal import universal_bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What is asked: an objective of `tariff.OBJECTIVES`, and dollars an hour that plans may rent for (inf = any)."""
+
+    objective: str = TIME
+    budget: float = inf
+
+
+def valued_certificate(
+    goal: Goal,
+    book: Book,
+    markets: Mapping[Options, Market],
+    best: Point,
+    cells: tuple[Cell, ...],
+    alone: tuple[PoolAlone, ...],
+    choices: Choices,
+    *,
+    tolerance: float,
+    stopped_at: int,
+) -> Certificate:
+    """All plans that were looked at, the bounds of time and of what is asked, and the front.
+
+    Args:
+        alone: the grids of each pool, which are looked at for their options and not part of the space. stopped_at: as of `Certificate`.
+    """
+    problem, standing = book.standing.problem, book.standing
+    table = next(iter(markets.values())).ground.table
+    space = f"{pipelines_space(table.pools, tuple(markets), choices)}{f'; {choices.text()}' if choices.text() else ''}{_asked(goal)}"
+    whatever_s = universal_seconds(problem)
+    shown_s = max((cell.limit_s for cell in cells if cell.empty), default=0.0)
+    lower_s = min(max(shown_s, whatever_s), best.seconds)
+    universal = 1.0 - whatever_s / best.seconds
+    assert_sound(best_s=best.seconds, lower_bound_s=lower_s, universal_gap=universal)
+    part = MixedPart(
+        shapes=sum(len(market.shapes) for market in markets.values()),
+        alone=alone,
+        closed=(),
+        tests=sum(len(one.floors) for cell in cells for one in cell.shown),
+        lower_bound_s=shown_s,
+        tolerance=tolerance,
+        pipelines=pipelines_text(table, best.mixed),
+        composed_stopped_at=standing.limit.stopped_at,
+        valued=_valued(goal, book, markets, best, cells),
+    )
+    return Certificate(
+        space=space,
+        digest=hashlib.sha256(f"{space}\n{problem_text(problem)}".encode()).hexdigest(),
+        enumerated=standing.looked_at,
+        illegal=0,
+        duplicates=0,
+        infeasible=standing.infeasible,
+        bounded_b0=0,
+        bounded_b1=standing.bounded,
+        simulated=standing.simulated,
+        best_s=best.seconds,
+        lower_bound_s=lower_s,
+        gap=(best.seconds - lower_s) / best.seconds,
+        optimal=lower_s >= best.seconds,
+        universal_gap=universal,
+        stopped_at=stopped_at,
+        mixed=part,
+    )
+
+
+def _asked(goal: Goal) -> str:
+    budget = f"; for at most {goal.budget:g} dollars an hour" if isfinite(goal.budget) else ""
+    return f"; least {goal.objective if goal.objective != PARETO else 'cost by each time'}{budget}"
+
+
+def _valued(goal: Goal, book: Book, markets: Mapping[Options, Market], best: Point, cells: tuple[Cell, ...]) -> ValuedPart:
+    whatever = least_of_any(book, markets)
+    table = next(iter(markets.values())).ground.table
+
+    def lower(by: float, value: float) -> float:
+        shown = whatever if goal.objective == TIME else max(least_value(cells, by=by), whatever)
+        assert shown <= value * (1 + 1e-9), f"{shown} {book.tariff.unit} are called a bound of {value}"
+        return min(shown, value)
+
+    front = tuple(
+        FrontPoint(
+            step_time_s=point.seconds,
+            value=point.value,
+            lower_bound=lower(point.seconds, point.value),
+            pipelines=pipelines_text(table, point.mixed),
+            plan=point.plan,
+        )
+        for point in book.front()
+    )
+    return ValuedPart(
+        objective=goal.objective,
+        unit=book.tariff.unit,
+        budget=goal.budget if isfinite(goal.budget) else 0.0,
+        value=best.value,
+        lower_bound=lower(inf, best.value),
+        cells=cells,
+        front=front if goal.objective == PARETO else (),
+    )
+
+
+def least_of_any(book: Book, markets: Mapping[Options, Market]) -> float:
+    """Units that no plan whatever can do a step for: all its work at the best rate of the kind that takes least for it."""
+    problem = book.standing.problem
+    pools = next(iter(markets.values())).ground.table.pools
+    rates: list[float] = book.tariff.rates.tolist()
+    return min(rate * universal_bound(kind_problem(problem, pool.first), 1) for rate, pool in zip(rates, pools, strict=True))
