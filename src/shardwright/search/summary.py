@@ -71,7 +71,13 @@ def request_lines(request: Request) -> list[Line]:
         f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step, {request.precision}"
         f"{f', trained: {request.train}' if request.train else ''}{f', teacher: {request.teacher}' if request.teacher else ''}"
     )
-    return [("", asked), *([("", f"pinned: {', '.join(chosen)}")] if chosen else [])]
+    goal = [request.objective] if request.objective != "time" else []
+    goal += [f"at most {format_dollars(request.budget)} an hour"] if request.budget else []
+    return [
+        ("", asked),
+        *([("", f"pinned: {', '.join(chosen)}")] if chosen else []),
+        *([("", f"objective: {', '.join(goal)}")] if goal else []),
+    ]
 
 
 def model_text(model: Counted) -> str:

@@ -13,6 +13,7 @@ from math import inf, isfinite
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Cell, Floors
 from shardwright.search.limit import Limit
+from shardwright.search.mixed.bound import covers
 from shardwright.search.mixed.floors import Known, holds_floor, least_floors, least_of
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.tariff import Tariff
@@ -21,6 +22,8 @@ FINEST, WIDEST = 1.02, 4.0
 """Times its begin that a cell's limit is at least, and at most."""
 TESTS = 24
 """Linear programs of a limit at most."""
+SLIGHT = 1e-7
+"""Share of a number that a file rounds."""
 FINE = 0.002
 """Share of a limit to which the earliest within a budget is found."""
 
@@ -60,6 +63,7 @@ def march(
     budget: float,
     last: Cell,
     target: Callable[[float], float],
+    edges: tuple[float, ...],
     clock: Limit,
     known: Mapping[Options, Known],
     say: Callable[[float], None],
@@ -68,7 +72,7 @@ def march(
 
     Args:
         budget: units a second that plans may take, inf = any. last: the first cell. target: value that is to be shown of plans that end
-            by a limit. clock: past it nothing more is shown. say: called with each limit.
+            by a limit. edges: times that no cell reaches over. clock: past it nothing more is shown. say: called with each limit.
     """
     high, cells = last.begin_s, [last]
     while True:
@@ -80,6 +84,7 @@ def march(
         if cell.empty or cell.rate is None:
             return (*cells, cell)
         low = max(min(wanted / cell.rate if cell.rate else inf, high / FINEST), high / WIDEST)
+        low = max([low, *(edge for edge in edges if edge < high)])
         cells.append(replace(cell, begin_s=low))
         high = low
 
@@ -106,11 +111,18 @@ def least_value(cells: tuple[Cell, ...], *, by: float = inf) -> float:
     return min((cell.begin_s * cell.rate for cell in cells if cell.begin_s < by and not cell.empty and cell.rate is not None), default=inf)
 
 
-def cells_hold(market: Market, tariff: Tariff, options: Options, cell: Cell, *, whole: Callable[[float], float]) -> bool:
-    """Whether a cell's floors under some options show its rate."""
-    floors = [floor for one in cell.shown if one.options == options for floor in one.floors]
-    if any(floor.limit_s < cell.limit_s * (1 - 1e-9) for floor in floors):
+def cell_holds(markets: Markets, tariff: Tariff, cell: Cell) -> bool:
+    """Whether a cell's floors make up the space by its limit and show its rate."""
+    if {one.options for one in cell.shown} != set(markets):
         return False
-    least = whole(least_of(tuple(floors)))
-    claimed = least == inf if cell.rate is None else least >= cell.rate * (1 - 1e-9)
-    return claimed and all(holds_floor(market, tariff, floor) for floor in floors)
+    least = inf
+    for one in cell.shown:
+        market = markets[one.options]
+        least = min(least, least_of(one.floors))
+        late = all(floor.limit_s >= cell.limit_s * (1 - SLIGHT) for floor in one.floors)
+        if not (late and covers(market.ground, [floor.frame for floor in one.floors])):
+            return False
+        if not all(holds_floor(market, tariff, floor) for floor in one.floors):
+            return False
+    least = whole_rate(markets, tariff, least)
+    return least == inf if cell.rate is None else least >= cell.rate * (1 - SLIGHT)

@@ -15,12 +15,9 @@ from shardwright.errors import UsageError
 from shardwright.hardware.catalog.prices import list_price
 from shardwright.hardware.cluster import Cluster
 from shardwright.search.mixed.pools import Pool
+from shardwright.search.request import OBJECTIVES
 
-TIME: Final = "time"
-COST: Final = "cost"
-ENERGY: Final = "energy"
-PARETO: Final = "pareto"
-OBJECTIVES: Final = (TIME, COST, ENERGY, PARETO)
+TIME, COST, ENERGY, PARETO = OBJECTIVES
 _MOST_RATES: Final = 100_000
 
 

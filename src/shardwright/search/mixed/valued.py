@@ -18,12 +18,13 @@ from shardwright.search.frames import Cell, PoolAlone, Stops
 from shardwright.search.limit import Limit, limit_of
 from shardwright.search.mixed.alone import Alone, each_alone
 from shardwright.search.mixed.choices import Choices
-from shardwright.search.mixed.find import ALONE, COMPOSED, MixedAnswer, option_rows
+from shardwright.search.mixed.find import ALONE, COMPOSED, ROUNDS, MixedAnswer, option_rows
 from shardwright.search.mixed.floors import Known
-from shardwright.search.mixed.incumbents import Standing, first_limit, whole_frame
+from shardwright.search.mixed.incumbents import Composing, Standing, first_limit, look_at_one_shape, simulate_best, whole_frame
 from shardwright.search.mixed.march import cell_of, earliest_within, march
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.offers import Book, Point, limits_between, look_at
+from shardwright.search.mixed.polish import climb, polish
 from shardwright.search.mixed.pools import pools_of
 from shardwright.search.mixed.tables import require_searched
 from shardwright.search.mixed.tariff import COST, ENERGY, PARETO, TIME, Tariff, tariff_of
@@ -32,10 +33,12 @@ from shardwright.search.mixed.valued_part import Goal, valued_certificate
 from shardwright.search.request import SEARCH_MEMORY
 
 Progress = Callable[[str, int, int], None]
-TOLERANCE = 0.05
+TOLERANCE = 0.03
 """Gap that is good enough."""
 RISE, FINER = 1.15, 1.03
 """Times a limit at which compositions are looked for that the next is, from the fastest to the cheapest; and near the best."""
+FAST = 2
+"""Rounds of the search for time that a front begins with."""
 NEAR = 4
 """Finer limits on each side of the best."""
 
@@ -167,6 +170,8 @@ def _look(search: Search) -> Cell:
         look_at(book, search.markets, limit_s, known=known, timed=timed)
 
     first = limit = _first(search)
+    if search.goal.objective == PARETO:
+        _look_fast(search)
     while not book.points:
         if limit > LONGEST_STEP_S:
             raise _too_dear(search, last.rate)
@@ -182,7 +187,33 @@ def _look(search: Search) -> Cell:
     for step in () if timed else range(-NEAR, NEAR + 1):
         if not book.ends():
             look(best.seconds * FINER**step)
+    _polish(search)
     return last
+
+
+def _look_fast(search: Search) -> None:
+    """Plans that end early, whatever they take: those of a search for time."""
+    standing, markets = search.book.standing, search.markets
+    search.say("compose the fastest plans")
+    for options, market in markets.items():
+        look_at_one_shape(standing, market, options)
+    composing = [Composing.of(standing, market, options) for options, market in markets.items()]
+    for limits, most in ROUNDS[:FAST]:
+        for one in composing:
+            one.look(standing, most=limits)
+        simulate_best(standing, markets, most=most)
+    polish(standing, {options: market.ground for options, market in markets.items()})
+    standing.waiting = []
+
+
+def _polish(search: Search) -> None:
+    """Change the best plan, or some of the front, step by step: on the same nodes what ends earlier takes less."""
+    book = search.book
+    best = book.fastest() if search.goal.objective == TIME else book.cheapest()
+    for point in book.front() if search.goal.objective == PARETO else (best,):
+        if point is not None and not book.ends():
+            options = point.plan.options
+            climb(book.standing, search.markets[options].ground, point.seconds, point.mixed, options)
 
 
 def _first(search: Search) -> float:
@@ -213,7 +244,7 @@ def _cells(search: Search, last: Cell, best: Point, tolerance: float, clock: Lim
 
     def target(limit_s: float) -> float:
         least = book.least(by=limit_s) if front else best.value
-        return share * (least if least < inf else best.value)
+        return share * least
 
     return march(
         markets,
@@ -221,6 +252,7 @@ def _cells(search: Search, last: Cell, best: Point, tolerance: float, clock: Lim
         budget=search.per_second,
         last=replace(last, begin_s=begin),
         target=target,
+        edges=tuple(point.seconds for point in book.front()) if front else (),
         clock=clock,
         known=known,
         say=lambda limit_s: search.say(f"prove that no plan of up to {limit_s:.4g} s takes less"),

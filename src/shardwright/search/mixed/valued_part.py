@@ -25,7 +25,7 @@ from shardwright.search.universal import universal_bound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What is asked: an objective of `tariff.OBJECTIVES`, and dollars an hour that plans may rent for (inf = any)."""
+    """What is asked: an objective of `request.OBJECTIVES`, and dollars an hour that plans may rent for (inf = any)."""
 
     objective: str = TIME
     budget: float = inf
