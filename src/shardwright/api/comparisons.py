@@ -58,6 +58,6 @@ def _best(request: Request, progress: Progress | None) -> Simulation:
 def _compared(one: Simulation, *, tokens: float, prices: Mapping[str, float]) -> Compared:
     cluster = problem_of(one.request).cluster
     known, spending = cluster_prices(cluster, prices), one.prediction.spending
-    assert spending is not None
-    hourly = usd_per_hour(spending.paid_devices, [price.usd_per_hour for price in known]) if known else None
+    paid = spending.paid_devices if spending else tuple(group.count * group.kind.num_devices for group in cluster.groups)
+    hourly = usd_per_hour(paid, [price.usd_per_hour for price in known]) if known else None
     return Compared(simulation=one, devices=cluster.num_devices, prices=known, usd_per_hour=hourly, tokens=tokens)

@@ -136,6 +136,7 @@ class PoolAlone:
         name: of the accelerator. devices: of the pool. strategy: the grid in words, empty = none fits. step_time_s: of it, in the whole
             cluster; None = none fits. lower_bound_s: no grid is faster. stopped_at: as of `search.certificate.Certificate`, or `GIVEN_UP`.
         worth_s: seconds a step that one device more of this pool takes off the bound of several pipelines; None where none was shown.
+        fewest: devices that a grid uses at least, where ranges of devices are searched one by one; 0 = they are not.
     """
 
     name: str
@@ -145,6 +146,7 @@ class PoolAlone:
     lower_bound_s: float | None
     stopped_at: int
     worth_s: float | None = None
+    fewest: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

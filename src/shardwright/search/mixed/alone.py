@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 from shardwright.errors import InfeasibleError, OutOfTimeError
+from shardwright.hardware.overrides import limit_devices
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.engine.protocol import Engine
@@ -63,6 +64,7 @@ class AloneSearch:
 
     Args:
         choices: what is pinned. seconds: at most. stop: see `search.limit.limit_of`, or `GIVEN_UP`. memory: bytes for members.
+        devices: how many of the pool, of its first nodes; 0 = all. fewest: that a grid uses at least; None = as the standard space.
     """
 
     pool: Pool
@@ -70,6 +72,8 @@ class AloneSearch:
     seconds: float
     stop: int | None
     memory: int
+    devices: int = 0
+    fewest: int | None = None
 
 
 def each_alone(
@@ -97,15 +101,16 @@ def each_alone(
     load_kernels()
     done(0)
     found = engine.map(pool_alone, tasks, shared=standing.problem, done=done)
-    return [_placed(standing, pool, answer) for pool, answer in zip(pools, found, strict=True)]
+    return [placed(standing, pool, answer) for pool, answer in zip(pools, found, strict=True)]
 
 
 def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
     """The best grid of one pool's devices; where there is none the seconds that none is under, inf = nothing fits."""
-    own = replace(problem, cluster=alone(problem.cluster, task.pool))
-    facts = grid_facts(problem.model, devices=task.pool.devices, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+    cluster, devices = alone(problem.cluster, task.pool), task.devices or task.pool.devices
+    own = replace(problem, cluster=limit_devices(cluster, num_devices=devices) if task.devices else cluster)
+    facts = grid_facts(problem.model, devices=devices, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
     given = restricted(standard_space(own, facts), pins=dict(task.choices.pins), excludes=dict(task.choices.excludes))
-    space = with_options(given, searched_options(own))
+    space = with_options(given if task.fewest is None else replace(given, fewest=task.fewest), searched_options(own))
     capacity = own.cluster.node.accelerator.memory_bytes
     try:
         if task.stop == GIVEN_UP:
@@ -127,7 +132,8 @@ def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
         return universal_seconds(own)
 
 
-def _placed(standing: Standing, pool: Pool, answer: Answer | float) -> Alone:
+def placed(standing: Standing, pool: Pool, answer: Answer | float) -> Alone:
+    """What was found of a pool's grids, the best simulated where its devices lie in the cluster."""
     if isinstance(answer, float):
         return Alone(pool=pool, answer=None, step_time_s=inf, lower_bound_s=answer, stopped_at=GIVEN_UP if isfinite(answer) else 0)
     problem, found = standing.problem, answer.certificate

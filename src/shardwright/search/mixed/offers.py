@@ -31,31 +31,35 @@ TRIES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A simulated plan: seconds, units of the tariff and dollars an hour (0 = no prices) of its step."""
+    """A simulated plan: seconds and units of the tariff of its step; its replicas of shapes, or else its grid in words."""
 
     seconds: float
     value: float
-    usd_per_hour: float
     plan: Plan
-    mixed: MixedPlan
+    mixed: MixedPlan | None
+    grid: str
 
 
 @dataclass(slots=True)
 class Book:
-    """Plans that were simulated and are within the budget (dollars an hour; inf = any)."""
+    """Plans that were simulated and are within the budget (dollars an hour; inf = any).
+
+    Args:
+        grid: the next plan to be noted in words, where it is a grid.
+    """
 
     standing: Standing
     tariff: Tariff
     budget: float = inf
+    grid: str = ""
     points: list[Point] = field(default_factory=list)
 
     def note(self, plan: Plan, mixed: MixedPlan | None, done: SimulatedPlan) -> None:
         """Keep a plan that was simulated."""
         spending = step_spending(self.standing.problem, done)
-        hourly = spending.usd_per_hour or 0.0
-        if mixed is not None and hourly <= self.budget * (1 + 1e-12):
-            value = self.tariff.value(spending)
-            self.points.append(Point(seconds=done.step_time_s, value=value, usd_per_hour=hourly, plan=plan, mixed=mixed))
+        if (spending.usd_per_hour or 0.0) <= self.budget * (1 + 1e-12):
+            value, grid = self.tariff.value(spending), "" if mixed is not None else self.grid
+            self.points.append(Point(seconds=done.step_time_s, value=value, plan=plan, mixed=mixed, grid=grid))
 
     def ends(self) -> bool:
         """Look at the clock: whether no more plans are looked at. Raises as `search.limit.Limit.ends`."""

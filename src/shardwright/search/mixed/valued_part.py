@@ -11,14 +11,15 @@ from shardwright.cost.device_network import kind_problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.exact.find import universal_seconds
-from shardwright.search.frames import Cell, FrontPoint, MixedPart, PoolAlone, ValuedPart
+from shardwright.search.frames import Cell, FrontPoint, MixedPart, ValuedPart
 from shardwright.search.grid.find import problem_text
-from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.find import pipelines_space
 from shardwright.search.mixed.march import least_value
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.offers import Book, Point
+from shardwright.search.mixed.own_grids import OwnGrids
 from shardwright.search.mixed.place import pipelines_text
+from shardwright.search.mixed.pools import pools_of
 from shardwright.search.mixed.tariff import PARETO, TIME
 from shardwright.search.universal import universal_bound
 
@@ -32,40 +33,30 @@ class Goal:
 
 
 def valued_certificate(
-    goal: Goal,
-    book: Book,
-    markets: Mapping[Options, Market],
-    best: Point,
-    cells: tuple[Cell, ...],
-    alone: tuple[PoolAlone, ...],
-    choices: Choices,
-    *,
-    tolerance: float,
-    stopped_at: int,
+    goal: Goal, own: OwnGrids, markets: Mapping[Options, Market], best: Point, cells: tuple[Cell, ...], *, tolerance: float, stopped_at: int
 ) -> Certificate:
     """All plans that were looked at, the bounds of time and of what is asked, and the front.
 
     Args:
-        alone: the grids of each pool, which are looked at for their options and not part of the space. stopped_at: as of `Certificate`.
+        markets: none where pipelines of the model are not searched. stopped_at: as of `Certificate`.
     """
+    book = own.book
     problem, standing = book.standing.problem, book.standing
-    table = next(iter(markets.values())).ground.table
-    space = f"{pipelines_space(table.pools, tuple(markets), choices)}{f'; {choices.text()}' if choices.text() else ''}{_asked(goal)}"
-    whatever_s = universal_seconds(problem)
-    shown_s = max((cell.limit_s for cell in cells if cell.empty), default=0.0)
-    lower_s = min(max(shown_s, whatever_s), best.seconds)
+    space, whatever_s = _space(goal, own, markets), universal_seconds(problem)
+    shown_s = max((cell.limit_s for cell in cells if cell.empty), default=0.0 if markets else inf)
+    lower_s = min(max(min(shown_s, own.lower_bound_s), whatever_s), best.seconds)
     universal = 1.0 - whatever_s / best.seconds
     assert_sound(best_s=best.seconds, lower_bound_s=lower_s, universal_gap=universal)
     part = MixedPart(
         shapes=sum(len(market.shapes) for market in markets.values()),
-        alone=alone,
+        alone=tuple(one.told for one in own.searched),
         closed=(),
         tests=sum(len(one.floors) for cell in cells for one in cell.shown),
-        lower_bound_s=shown_s,
+        lower_bound_s=shown_s if isfinite(shown_s) else 0.0,
         tolerance=tolerance,
-        pipelines=pipelines_text(table, best.mixed),
+        pipelines=_words(best, markets),
         composed_stopped_at=standing.limit.stopped_at,
-        valued=_valued(goal, book, markets, best, cells),
+        valued=_valued(goal, own, markets, best, cells),
     )
     return Certificate(
         space=space,
@@ -87,18 +78,28 @@ def valued_certificate(
     )
 
 
-def _asked(goal: Goal) -> str:
+def _space(goal: Goal, own: OwnGrids, markets: Mapping[Options, Market]) -> str:
+    """The space in words and values."""
+    pools, choices = pools_of(own.book.standing.problem.cluster), own.choices
+    pipelines = f"{pipelines_space(pools, tuple(markets), choices)}; and " if markets else ""
+    ranges = ", ".join(f"{one.fewest} to {one.devices} {one.pool.name}" for one in own.ranges)
+    pinned = f"; {choices.text()}" if choices.text() else ""
     budget = f"; for at most {goal.budget:g} dollars an hour" if isfinite(goal.budget) else ""
-    return f"; least {goal.objective if goal.objective != PARETO else 'cost by each time'}{budget}"
+    least = goal.objective if goal.objective != PARETO else "cost by each time"
+    return f"{pipelines}every grid of the standard space on {ranges}{pinned}; least {least}{budget}"
 
 
-def _valued(goal: Goal, book: Book, markets: Mapping[Options, Market], best: Point, cells: tuple[Cell, ...]) -> ValuedPart:
-    whatever = least_of_any(book, markets)
-    table = next(iter(markets.values())).ground.table
+def _words(point: Point, markets: Mapping[Options, Market]) -> str:
+    """A plan in a line."""
+    return pipelines_text(next(iter(markets.values())).ground.table, point.mixed) if point.mixed is not None else point.grid
+
+
+def _valued(goal: Goal, own: OwnGrids, markets: Mapping[Options, Market], best: Point, cells: tuple[Cell, ...]) -> ValuedPart:
+    book, whatever = own.book, least_of_any(own.book)
 
     def lower(by: float, value: float) -> float:
-        shown = whatever if goal.objective == TIME else max(least_value(cells, by=by), whatever)
-        assert shown <= value * (1 + 1e-9), f"{shown} {book.tariff.unit} are called a bound of {value}"
+        shown = whatever if goal.objective == TIME else max(min(least_value(cells, by=by), own.bound(by=by)), whatever)
+        assert shown <= value * (1 + 1e-9) or shown == inf, f"{shown} {book.tariff.unit} are called a bound of {value}"
         return min(shown, value)
 
     front = tuple(
@@ -106,7 +107,7 @@ def _valued(goal: Goal, book: Book, markets: Mapping[Options, Market], best: Poi
             step_time_s=point.seconds,
             value=point.value,
             lower_bound=lower(point.seconds, point.value),
-            pipelines=pipelines_text(table, point.mixed),
+            pipelines=_words(point, markets),
             plan=point.plan,
         )
         for point in book.front()
@@ -122,9 +123,9 @@ def _valued(goal: Goal, book: Book, markets: Mapping[Options, Market], best: Poi
     )
 
 
-def least_of_any(book: Book, markets: Mapping[Options, Market]) -> float:
+def least_of_any(book: Book) -> float:
     """Units that no plan whatever can do a step for: all its work at the best rate of the kind that takes least for it."""
     problem = book.standing.problem
-    pools = next(iter(markets.values())).ground.table.pools
     rates: list[float] = book.tariff.rates.tolist()
+    pools = pools_of(problem.cluster)
     return min(rate * universal_bound(kind_problem(problem, pool.first), 1) for rate, pool in zip(rates, pools, strict=True))
