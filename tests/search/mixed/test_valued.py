@@ -12,10 +12,14 @@ import pytest
 from shardwright.cost.spending import Spending
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.hardware.expression import parse_cluster
+from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem, under
+from shardwright.search.certificate import stops_of
 from shardwright.search.frames import Floor, ValuedPart
+from shardwright.search.grid.find import find
+from shardwright.search.grid.space import standard_space
 from shardwright.search.mixed.find import MixedAnswer, find_mixed
-from shardwright.search.mixed.floors import floor_of, holds_floor
+from shardwright.search.mixed.floors import floor_of, holds_floor, least_floors, least_of
 from shardwright.search.mixed.incumbents import whole_frame
 from shardwright.search.mixed.march import cell_holds, least_value
 from shardwright.search.mixed.market import Market
@@ -27,6 +31,7 @@ from shardwright.search.mixed.valued import find_valued
 from shardwright.search.mixed.valued_part import Goal
 from shardwright.simulator.predict import step_spending
 from shardwright.simulator.simulate import simulate_plan
+from shardwright.strategy.grid.facts import grid_facts
 from tests.search.mixed.test_find import every_plan, part_of, tiny
 
 CLUSTERS = ("a100-sxm-40gb:1/2usd+v100-sxm-16gb:2/0.5usd", "a100-sxm-40gb:2/1.5usd+v100-sxm-16gb:1/1usd", "a100-sxm-40gb:3/2usd")
@@ -83,6 +88,22 @@ def test_no_plan_of_a_tiny_cluster_takes_less_than_its_time_s_bound(cluster: str
     assert found.lower_bound <= best * (1 + SLACK)
     assert found.value <= best * 1.02
     assert found.lower_bound > 0.5 * found.value, "a bound of nothing would hold too"
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_no_plan_takes_less_a_second_than_the_floors_by_its_own_time(cluster: str) -> None:
+    problem, ratios = tiny(cluster, batch=2), []
+    rows = [one.options for one in valued_of(answer_of(cluster, "cost")).cells[0].shown]
+    pools = pools_of(problem.cluster)
+    tariff = tariff_of(problem.cluster, pools, "cost")
+    markets = [Market.of(Ground.of(under(problem, row))) for row in rows]
+    for one in every_step(cluster)[::7]:
+        least = min(least_of(least_floors(market, tariff, one.seconds, enough=inf, most=12, known={})) for market in markets)
+        # Of devices, not of whole nodes.
+        taken = float(tariff.rates @ one.spending.working_devices)
+        assert least <= taken * (1 + 1e-6)
+        ratios.append(least / taken)
+    assert max(ratios) > 0.95, "floors of nothing would hold too"
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
@@ -186,8 +207,8 @@ def test_rates_of_whole_nodes_are_the_next_ones() -> None:
 def test_a_price_that_is_missing_is_told_in_a_line() -> None:
     with pytest.raises(UsageError, match="states no price of v100-sxm-16gb") as raised:
         find_valued(tiny("a100-sxm-40gb:1/2usd+v100-sxm-16gb:1", batch=2), Goal(objective="cost"))
-    assert raised.value.hint is not None
-    assert "usd" in raised.value.hint
+    hint = raised.value.hint or ""
+    assert parse_cluster(hint.split(": ")[1].split(" (")[0]).groups[0].price > 0
     with pytest.raises(UsageError, match="the power of tpu-v4 is not known"):
         tariff_of(parse_cluster("tpu-v4:8"), pools_of(parse_cluster("tpu-v4:8")), "energy")
 
@@ -198,3 +219,39 @@ def test_a_floor_of_nothing_is_no_floor() -> None:
     none = Floor(frame=whole_frame(market), limit_s=100.0, devices=(0.0, 0.0), nodes=0.0, replicas=2.0, money=0.0, rate=0.0)
     assert holds_floor(market, tariff, none)
     assert not holds_floor(market, tariff, replace(none, rate=0.1))
+
+
+def test_grids_on_fewer_nodes_are_bounded_by_what_they_pay() -> None:
+    """Of a cluster of one kind: every number of nodes is accounted for, and no grid on any takes less than its range's bound."""
+    problem = tiny("a100-sxm-40gb:32/2usd", batch=16)
+    found = find_valued(problem, Goal(objective="pareto"))
+    ranges = part_of(found.certificate).alone
+    least = valued_of(found).lower_bound
+    assert {8, 16, 32} <= {one.devices for one in ranges}
+    for nodes in range(1, 5):
+        own = replace(problem, cluster=parse_cluster(f"a100-sxm-40gb:{8 * nodes}/2usd"))
+        facts = grid_facts(own.model, devices=8 * nodes, global_batch=own.job.global_batch, seq_len=own.job.sequence_length)
+        best = find(own, standard_space(own, facts), facts, capacity=own.cluster.node.accelerator.memory_bytes, top=1)
+        spending = best.prediction.spending
+        assert spending is not None
+        assert (spending.usd or 0.0) >= least * (1 - SLACK)
+        within = [point for point in valued_of(found).front if point.step_time_s <= best.prediction.step_time_s * (1 + SLACK)]
+        assert within
+        assert (spending.usd or 0.0) >= min(point.lower_bound for point in within) * (1 - SLACK)
+
+
+def test_models_whose_pipelines_are_not_searched_have_their_grids() -> None:
+    problem = replace(tiny("h100-sxm:16/2usd", batch=32), model=load_model("mixtral-8x7b"))
+    found = find_valued(problem, Goal(objective="cost"))
+    assert (found.mixed, part_of(found.certificate).shapes) == (None, 0)
+    assert 0 < valued_of(found).lower_bound <= valued_of(found).value
+    with pytest.raises(UsageError, match="experts"):
+        find_valued(replace(problem, cluster=parse_cluster("h100-sxm:8/2usd+a100-sxm-80gb:8/1usd")), Goal(objective="cost"))
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 0.1, 0.5])
+def test_a_search_stopped_at_the_same_looks_has_the_same_answer(limit_s: float) -> None:
+    problem = tiny(CLUSTERS[0], batch=2)
+    stopped = find_valued(problem, Goal(objective="pareto"), time_limit_s=limit_s)
+    assert find_valued(problem, Goal(objective="pareto"), stops=stops_of(stopped.certificate)) == stopped
+    assert 0 < valued_of(stopped).lower_bound <= valued_of(stopped).value

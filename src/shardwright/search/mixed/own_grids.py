@@ -37,6 +37,11 @@ class Range:
     devices: int
     found: Alone
 
+    def text(self) -> str:
+        """The devices in words."""
+        low = f"{self.fewest:,} to " if self.fewest < self.devices else ""
+        return f"{low}{self.devices:,} {self.pool.name}"
+
     @property
     def told(self) -> PoolAlone:
         """What a certificate keeps of it."""

@@ -82,7 +82,7 @@ def _space(goal: Goal, own: OwnGrids, markets: Mapping[Options, Market]) -> str:
     """The space in words and values."""
     pools, choices = pools_of(own.book.standing.problem.cluster), own.choices
     pipelines = f"{pipelines_space(pools, tuple(markets), choices)}; and " if markets else ""
-    ranges = ", ".join(f"{one.fewest} to {one.devices} {one.pool.name}" for one in own.ranges)
+    ranges = ", ".join(one.text() for one in sorted(own.ranges, key=lambda one: (one.pool.group, one.fewest)))
     pinned = f"; {choices.text()}" if choices.text() else ""
     budget = f"; for at most {goal.budget:g} dollars an hour" if isfinite(goal.budget) else ""
     least = goal.objective if goal.objective != PARETO else "cost by each time"
