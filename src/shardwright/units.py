@@ -55,6 +55,11 @@ def format_parameters(count: float, *, digits: int = 4) -> str:
     return f"{count:.{digits}g}"
 
 
+def format_dollars(amount: float) -> str:
+    """Dollars for a person: ``0.01234 $``, ``1,234 $``."""
+    return f"{amount:,.0f} $" if abs(amount) >= 1000 else f"{amount:.4g} $"
+
+
 def format_percent(fraction: float, *, digits: int = 1) -> str:
     """A fraction as percent: ``41.2 %``."""
     return f"{100 * fraction:.{digits}f} %"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,11 @@ from tests.tiers import examples
 @examples(40, 500)
 @given(plan=plans())
 def test_any_plan_round_trips(plan: Plan) -> None:
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+
+
+def test_options_of_a_plan_stay_with_it() -> None:
+    plan = replace(parse_plan((ZOO / "12-chimera.plan").read_text()), options=(("tp_overlap", "userbuffers"), ("recompute_norms", "on")))
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from shardwright.api import grids, simulations
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import Method, Progress, method_of, problem_of
+from shardwright.cost.spending import usd_per_hour
 from shardwright.errors import ShardwrightError
 from shardwright.hardware.catalog.prices import cluster_prices
 from shardwright.search.compared import Compared
@@ -56,7 +57,7 @@ def _best(request: Request, progress: Progress | None) -> Simulation:
 
 def _compared(one: Simulation, *, tokens: float, prices: Mapping[str, float]) -> Compared:
     cluster = problem_of(one.request).cluster
-    known = cluster_prices(cluster, prices)
-    counts = [group.count * group.kind.num_devices for group in cluster.groups]
-    hourly = sum(count * price.usd_per_hour for count, price in zip(counts, known, strict=True)) if known else None
+    known, spending = cluster_prices(cluster, prices), one.prediction.spending
+    paid = spending.paid_devices if spending else tuple(group.count * group.kind.num_devices for group in cluster.groups)
+    hourly = usd_per_hour(paid, [price.usd_per_hour for price in known]) if known else None
     return Compared(simulation=one, devices=cluster.num_devices, prices=known, usd_per_hour=hourly, tokens=tokens)

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import inf
 
-from shardwright.api.problems import Progress, problem_of, with_defaults
+from shardwright.api.problems import Progress, is_valued, problem_of, with_defaults
 from shardwright.api.simulations import simulated
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.overrides import keep_free
 from shardwright.program.problem import Problem, under
 from shardwright.search.certificate import Certificate
 from shardwright.search.engine.protocol import Engine
-from shardwright.search.frames import Stops
+from shardwright.search.frames import Stops, ValuedPart
 from shardwright.search.mixed.bound import covers, holds
 from shardwright.search.mixed.choices import choices_of
 from shardwright.search.mixed.find import TOLERANCE, MixedAnswer, find_mixed
+from shardwright.search.mixed.march import cell_holds
 from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.pools import pools_of
+from shardwright.search.mixed.tariff import tariff_of
 from shardwright.search.mixed.terms import Ground
+from shardwright.search.mixed.valued import find_valued
+from shardwright.search.mixed.valued_part import Goal
 from shardwright.search.request import Request
 
 NAME = "mixed"
@@ -47,10 +53,10 @@ def plan_mixed(
     choices = choices_of(request.pins, request.excludes)
     request = with_defaults(request)
     problem = problem_of(request)
-    answer = find_mixed(
+    find = partial(find_valued, goal=goal_of(request)) if is_valued(request) else partial(find_mixed, top=request.top)
+    answer = find(
         roomy(request, problem),
         choices=choices,
-        top=request.top,
         tolerance=tolerance,
         time_limit_s=time_limit_s,
         stops=stops,
@@ -59,6 +65,11 @@ def plan_mixed(
         progress=progress,
     )
     return replace(answer, simulation=simulated(request, problem, name=NAME, grid=None, plan=answer.plan))
+
+
+def goal_of(request: Request) -> Goal:
+    """What a request asks the best plan to be best in."""
+    return Goal(objective=request.objective, budget=request.budget or inf)
 
 
 def roomy(request: Request, problem: Problem) -> Problem:
@@ -77,6 +88,8 @@ def check_prices(request: Request, certificate: Certificate, *, progress: Progre
     part = certificate.mixed
     assert part is not None
     problem, choices = roomy(request, problem_of(request)), choices_of(request.pins, request.excludes)
+    if part.valued is not None:
+        return _check_cells(request, problem, part.valued, progress)
     done = 0
     for closed in part.closed if part.lower_bound_s else ():
         market = Market.of(Ground.of(under(problem, closed.options), choices))
@@ -89,3 +102,20 @@ def check_prices(request: Request, certificate: Certificate, *, progress: Progre
             if progress is not None:
                 progress("price frames again", done, sum(len(one.duals) for one in part.closed))
     return done
+
+
+def _check_cells(request: Request, problem: Problem, part: ValuedPart, progress: Progress | None) -> int:
+    """Price every shape of every frame of every cell of times anew; how many cells hold.
+
+    Raises:
+        DataError: prices do not show what a cell claims, or a frame is missing.
+    """
+    choices, tariff = choices_of(request.pins, request.excludes), tariff_of(problem.cluster, pools_of(problem.cluster), request.objective)
+    options = dict.fromkeys(one.options for cell in part.cells for one in cell.shown)
+    markets = {row: Market.of(Ground.of(under(problem, row), choices)) for row in options}
+    for number, cell in enumerate(part.cells, start=1):
+        if cell.shown and not cell_holds(markets, tariff, cell):
+            raise DataError(f"the prices of a cell of times do not show what it claims: up to {cell.limit_s:.6g} s", hint="plan again")
+        if progress is not None:
+            progress("price cells of times again", number, len(part.cells))
+    return len(part.cells)

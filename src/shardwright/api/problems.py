@@ -24,7 +24,7 @@ from shardwright.program.same import one_of_equals
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space, with_options
-from shardwright.search.request import Request
+from shardwright.search.request import OBJECTIVES, Request
 from shardwright.strategy.grid.rules import GridFacts
 
 Progress = Callable[[str, int, int], None]
@@ -145,6 +145,11 @@ def _load_cluster(text: str) -> Cluster:
     return parse_cluster(text)
 
 
+def is_valued(request: Request) -> bool:
+    """A request asks for something else than the fastest plan at any price."""
+    return request.objective != OBJECTIVES[0] or request.budget > 0
+
+
 def method_of(request: Request) -> Method:
     """Which search answers a request.
 
@@ -154,8 +159,14 @@ def method_of(request: Request) -> Method:
     space = request.space
     if space not in (*SPACES, *JOINT, EXACT):
         raise UsageError(f"unknown space {space[:40]!r}", hint=nearest(space[:40], (*SPACES, *JOINT, EXACT)))
-    if space == EXACT:
+    if space == EXACT and not is_valued(request):
         return Method.EXACT
+    if request.objective not in OBJECTIVES:
+        raise UsageError(f"unknown objective {request.objective[:40]!r}", hint=nearest(request.objective[:40], OBJECTIVES))
+    if is_valued(request):
+        if space != "standard":
+            raise UsageError(f"the {space} space is searched for time alone", hint="drop --space, or --objective and --budget")
+        return Method.MIXED
     if _cluster(request).is_uniform:
         return Method.JOINT if space in JOINT else Method.GRID
     if space != "standard":

@@ -109,6 +109,18 @@ EngineName = Annotated[
 Workers = Annotated[
     int, typer.Option("--workers", metavar="N", min=0, help="Processes of a joint or mixed search; 0 means one a core.", show_default=False)
 ]
+Objective = Annotated[
+    str,
+    typer.Option(
+        "--objective",
+        metavar="NAME",
+        help="What the plan is best in: time, cost (dollars a step), energy (joules a step), or pareto (the front of time and cost).",
+    ),
+]
+Budget = Annotated[
+    str,
+    typer.Option("--budget", metavar="USD", help="Dollars an hour that the nodes of a plan may cost at most.", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Quiet = Annotated[
     bool,
@@ -211,6 +223,20 @@ def read_headroom(text: str) -> float:
     return float(number) / 100
 
 
+def read_budget(text: str) -> float:
+    """``"40"`` as 40.0; nothing as 0.
+
+    Raises:
+        UsageError: no positive number of dollars.
+    """
+    word = text.strip().lower().removesuffix("usd").strip()
+    if not word:
+        return 0.0
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", word) or not float(word):
+        raise UsageError(f"--budget {text[:40]!r} is no number of dollars", hint="dollars an hour for all nodes together: 40, or 12.5")
+    return float(word)
+
+
 def read_request(given: Mapping[str, Any]) -> Request:
     """The request that the flags of a verb say, each by its name; flags of other things are left out. Raises as what reads their text."""
     seq_len = read_count(given["seq_len"], flag="--seq-len")
@@ -220,6 +246,8 @@ def read_request(given: Mapping[str, Any]) -> Request:
     reserve_bytes, reserve_fraction = read_reserve(given.get("memory_reserve", "0"))
     if "search_memory" in given:
         named["search_memory"] = read_search_memory(given["search_memory"])
+    if "budget" in given:
+        named["budget"] = read_budget(given["budget"])
     if "headroom" in given:
         named["headroom"] = read_headroom(given["headroom"])
     pins, excludes = (read_choices(given.get(name), flag=f"--{name}") for name in ("pin", "exclude"))

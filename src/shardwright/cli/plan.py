@@ -53,6 +53,8 @@ def plan(
     train: flags.Train = "",
     teacher: flags.Teacher = "",
     profile: flags.ProfileFile = "",
+    objective: flags.Objective = "time",
+    budget: flags.Budget = "",
     space: Annotated[str, typer.Option("--space", help=SPACE_HELP)] = "standard",
     lanes: Annotated[
         int,

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from shardwright.errors import DataError
+from shardwright.runtime.runtime import Options
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Action, Named, Table
 from shardwright.strategy.plan.plan import Plan, Shards
@@ -30,6 +31,7 @@ class PlanDocument:
     lanes: tuple[Lane, ...]
     orders: tuple[Named | Table, ...]
     shards: tuple[Shards, ...] = ()
+    options: Options = ()
 
 
 SPARSE: Final = frozenset({Action, Item, Keep, Lane, Named, Placement, PlanDocument, Selector, Shards, Split, Stage, Table})
@@ -44,7 +46,15 @@ def document_of(plan: Plan) -> PlanDocument:
             numbers.setdefault(stage.placements, len(numbers))
     lanes = tuple(map(partial(_relabelled, placements=numbers), plan.lanes))
     listed = tuple(numbers)
-    return PlanDocument(version=VERSION, placements=listed, devices=plan.devices, lanes=lanes, orders=plan.orders, shards=plan.shards)
+    return PlanDocument(
+        version=VERSION,
+        placements=listed,
+        devices=plan.devices,
+        lanes=lanes,
+        orders=plan.orders,
+        shards=plan.shards,
+        options=plan.options,
+    )
 
 
 def plan_of(document: PlanDocument) -> Plan:
@@ -61,7 +71,7 @@ def plan_of(document: PlanDocument) -> Plan:
                 where = f"stage {i} of lane {lane.name[:40]!r}"
                 raise DataError(f"plan: {where} has placements of number {stage.placements}", hint=f"there are {len(numbered)}, from 0")
     lanes = tuple(map(partial(_relabelled, placements=numbered), document.lanes))
-    return Plan(devices=document.devices, lanes=lanes, orders=document.orders, shards=document.shards)
+    return Plan(devices=document.devices, lanes=lanes, orders=document.orders, shards=document.shards, options=document.options)
 
 
 def _relabelled(lane: Lane, placements: Mapping[Any, Any]) -> Lane:

@@ -22,7 +22,7 @@ from shardwright.files.stored import (
 from shardwright.files.text import decoded, read_text
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate
-from shardwright.search.frames import GIVEN_UP, Dual, PoolAlone
+from shardwright.search.frames import GIVEN_UP, Dual, Floor, PoolAlone
 from shardwright.search.request import Request
 from shardwright.simulator.prediction import Prediction
 
@@ -34,6 +34,7 @@ _LIMITS: Final[Limits] = {
     Request: {"seq_len": FromOne, "global_batch": FromOne},
     Certificate: dict.fromkeys(_FATES, Members),
     Dual: {"replicas": Signed},
+    Floor: {"replicas": Signed},
     PoolAlone: {"stopped_at": Annotated[int, Field(ge=GIVEN_UP)]},
 }
 PLAN: Final = Mirror(kind=StoredPlan, names=NAMES, limits=_LIMITS)

@@ -88,7 +88,7 @@ def _columns(ranked: Sequence[Compared]) -> list[tuple[str, list[str]]]:
         ("MFU", [format_percent(p.mfu_causal) for p in predictions]),
         ("memory", [format_bytes(p.allocated_bytes) for p in predictions]),
         ("fits", ["yes" if p.fits else "no" for p in predictions]),
-        ("$/dev/h", [_dollars(None if row.usd_per_hour is None else row.usd_per_hour / row.devices) for row in ranked]),
+        ("$/dev/h", [_dollars(None if row.usd_per_hour is None else row.usd_per_hour / row.paid_devices) for row in ranked]),
         ("$/Mtok", [_dollars(None if row.usd_per_token is None else row.usd_per_token * MEGA) for row in ranked]),
     ]
     if ranked[0].tokens:

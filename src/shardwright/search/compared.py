@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwright.cost.spending import usd_of_step
 from shardwright.hardware.catalog.prices import ListPrice
 from shardwright.search.simulation import Simulation
-
-SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +15,7 @@ class Compared:
 
     Args:
         simulation: on its own cluster. devices: of the cluster. prices: of each kind of node; () = not known.
-        usd_per_hour: of the whole cluster, None where a price is not known. tokens: to be trained on; 0 = not said.
+        usd_per_hour: of the nodes that the strategy uses, None where a price is not known. tokens: to be trained on; 0 = not said.
     """
 
     simulation: Simulation
@@ -31,12 +30,22 @@ class Compared:
         return self.tokens / self.simulation.prediction.tokens_per_s
 
     @property
+    def paid_devices(self) -> int:
+        """Devices of the nodes that are paid for."""
+        spending = self.simulation.prediction.spending
+        return sum(spending.paid_devices) if spending is not None else self.devices
+
+    @property
     def usd(self) -> float | None:
-        """What the cluster costs for as long."""
-        return None if self.usd_per_hour is None else self.usd_per_hour * self.seconds / SECONDS_PER_HOUR
+        """What its nodes, and bytes between zones, cost for as long."""
+        return None if self.usd_per_token is None else self.usd_per_token * self.tokens
 
     @property
     def usd_per_token(self) -> float | None:
-        """What the cluster costs while it trains on one token."""
-        speed = self.simulation.prediction.tokens_per_s
-        return None if self.usd_per_hour is None else self.usd_per_hour / SECONDS_PER_HOUR / speed
+        """What its nodes, and bytes between zones, cost for one token."""
+        prediction = self.simulation.prediction
+        if self.usd_per_hour is None:
+            return None
+        egress = prediction.spending.egress_usd if prediction.spending is not None else 0.0
+        step = usd_of_step(prediction.step_time_s, usd_per_hour=self.usd_per_hour, egress_usd=egress)
+        return step / (prediction.step_time_s * prediction.tokens_per_s)

@@ -49,6 +49,86 @@ class Dual:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """Prices under which no replica of a shape is worth more samples than it costs, what it takes a second among that; so no plan of the
+    frame does the batch by the limit and takes less than `rate`.
+
+    Args:
+        limit_s, devices, nodes, replicas: as of `Dual`. money: samples that one unit a second (dollars, joules) is worth.
+        rate: units a second; None = no plan of the frame ends by the limit whatever it takes.
+    """
+
+    frame: Frame
+    limit_s: float
+    devices: tuple[float, ...]
+    nodes: float
+    replicas: float
+    money: float
+    rate: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floors:
+    """Floors of frames that make up the space under some options of the runtime."""
+
+    options: Options
+    floors: tuple[Floor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Plans whose step takes `begin_s` to `limit_s`: none takes less than `rate` units a second, so none costs less than begin_s x rate.
+
+    Args:
+        rate: None = none ends by the limit whatever it takes. empty: there are no plans by the limit, or none within the budget.
+        shown: what shows it; () = nothing is shown.
+    """
+
+    begin_s: float
+    limit_s: float
+    rate: float | None
+    empty: bool
+    shown: tuple[Floors, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPoint:
+    """A plan that no plan found beats in both: seconds and units a step, the least that any plan of the space by that time can take, its
+    pipelines in words, and the plan itself.
+    """
+
+    step_time_s: float
+    value: float
+    lower_bound: float
+    pipelines: str
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValuedPart:
+    """What the certificate of a search for something else than time has more.
+
+    Args:
+        objective: time, cost, energy or pareto. unit: of values: usd or joules. budget: dollars an hour that plans may rent for, 0 = any.
+        value: of the plan, units a step. lower_bound: no plan of the space takes less; of a search for time that no plan of the space and
+            the budget is faster is `MixedPart.lower_bound_s`. cells: of times, which show it, the longest first. front: the fastest first.
+    """
+
+    objective: str
+    unit: str
+    budget: float
+    value: float
+    lower_bound: float
+    cells: tuple[Cell, ...]
+    front: tuple[FrontPoint, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """(value - lower bound) / value."""
+        return (self.value - self.lower_bound) / self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAlone:
     """The best grid on one pool's devices alone.
 
@@ -56,6 +136,7 @@ class PoolAlone:
         name: of the accelerator. devices: of the pool. strategy: the grid in words, empty = none fits. step_time_s: of it, in the whole
             cluster; None = none fits. lower_bound_s: no grid is faster. stopped_at: as of `search.certificate.Certificate`, or `GIVEN_UP`.
         worth_s: seconds a step that one device more of this pool takes off the bound of several pipelines; None where none was shown.
+        fewest: devices that a grid uses at least, where ranges of devices are searched one by one; 0 = they are not.
     """
 
     name: str
@@ -65,6 +146,7 @@ class PoolAlone:
     lower_bound_s: float | None
     stopped_at: int
     worth_s: float | None = None
+    fewest: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +185,8 @@ class MixedPart:
         shapes: pipelines that replicas may be, under each set of options. alone: each pool's own. closed: frames and prices.
         tests: linear programs solved. lower_bound_s: no plan of several pipelines is faster, 0 = not shown. tolerance: gap that was good
         enough. pipelines: of the best plan, in words; empty = it is a grid of one pool. runners: next best of other compositions, as far
-        as they were found: none is proven to be next. composed_stopped_at: as of the certificate, of the look for plans.
+        as they were found: none is proven to be next. composed_stopped_at: as of the certificate, of the look for
+        plans. valued: of a search for cost, energy or a budget.
     """
 
     shapes: int
@@ -115,6 +198,7 @@ class MixedPart:
     pipelines: str = ""
     runners: tuple[Runner, ...] = ()
     composed_stopped_at: int = 0
+    valued: ValuedPart | None = None
 
     @property
     def fastest_alone(self) -> PoolAlone | None:

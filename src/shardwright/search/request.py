@@ -10,6 +10,8 @@ from shardwright.units import GIB
 HEADROOM: Final = 0.05
 SEARCH_MEMORY: Final = 2 * GIB
 """Bytes that a search may take for the members of a space, beside what the program takes itself."""
+OBJECTIVES: Final = ("time", "cost", "energy", "pareto")
+"""What plans are best in: seconds of a step, dollars, joules, or both seconds and dollars (a front)."""
 Choices = tuple[tuple[str, tuple[str, ...]], ...]
 """(axis, values) pairs of pins or exclusions."""
 
@@ -34,6 +36,8 @@ class Request:
         top: next best plans to rank.
         train: what is trained (`model.trained.parse_training`); empty = all. teacher: catalog name or path of the model whose logits the
         loss reads (`model.taught`); empty = there is none.
+        objective: ``time``, ``cost``, ``energy`` or ``pareto`` (the front of time and cost). budget: dollars an hour that plans may rent
+        for; 0 = any.
         profile: path of a profile whose measured rates take the place of the catalog's; empty = none.
     """
 
@@ -62,3 +66,5 @@ class Request:
     profile: str = ""
     train: str = ""
     teacher: str = ""
+    objective: str = "time"
+    budget: float = 0.0

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from shardwright.cost.spending import Spending
 from shardwright.hardware.device import Evidence
 from shardwright.search.request import Request
 from shardwright.simulator.prediction import Counted, Prediction
 from shardwright.strategy.text.printable import printable
-from shardwright.units import format_bytes, format_parameters, format_percent
+from shardwright.units import format_bytes, format_dollars, format_parameters, format_percent
 
 Line = tuple[str, str]
 """A label (empty = none) and what stands behind it."""
@@ -70,7 +71,13 @@ def request_lines(request: Request) -> list[Line]:
         f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step, {request.precision}"
         f"{f', trained: {request.train}' if request.train else ''}{f', teacher: {request.teacher}' if request.teacher else ''}"
     )
-    return [("", asked), *([("", f"pinned: {', '.join(chosen)}")] if chosen else [])]
+    goal = [request.objective] if request.objective != "time" else []
+    goal += [f"at most {format_dollars(request.budget)} an hour"] if request.budget else []
+    return [
+        ("", asked),
+        *([("", f"pinned: {', '.join(chosen)}")] if chosen else []),
+        *([("", f"objective: {', '.join(goal)}")] if goal else []),
+    ]
 
 
 def model_text(model: Counted) -> str:
@@ -113,9 +120,22 @@ def prediction_lines(p: Prediction, *, kept: str = "", classes: tuple[str, ...] 
             f"{p.tokens_per_s:,.0f} tokens/s, {p.tokens_per_s_per_device:,.1f} tokens/s/device, "
             f"MFU {format_percent(p.mfu_causal)} (causal attention), {format_percent(p.mfu_full)} (full)",
         ),
+        *([("Cost", cost_text(p.spending))] if p.spending is not None and p.spending.usd is not None else []),
         ("Memory", verdict(p, kept=kept, classes=classes, fitting=fitting)),
         *([("Assumed", ", ".join(assumed))] if assumed else []),
     ]
+
+
+def cost_text(spending: Spending) -> str:
+    """Dollars of a step, of a billion tokens and of an hour, what of it is egress, and how many devices are paid for."""
+    assert spending.usd is not None
+    egress = f", {format_dollars(spending.egress_usd)} of it for bytes between zones" if spending.egress_usd else ""
+    paid, working = sum(spending.paid_devices), sum(spending.working_devices)
+    idle = f", {paid - working:,} of which idle in a node that works" if paid > working else ""
+    return (
+        f"{format_dollars(spending.usd)} a step{egress}, {format_dollars(spending.usd_per_billion_tokens or 0.0)} a billion tokens; "
+        f"{format_dollars(spending.usd_per_hour or 0.0)} an hour for {paid:,} devices{idle}"
+    )
 
 
 def verdict(p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()) -> str:

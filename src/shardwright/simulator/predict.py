@@ -10,6 +10,7 @@ from shardwright.cost.compute import Machine
 from shardwright.cost.device_network import group_problem, kind_of
 from shardwright.cost.kernel_lookup import attention_is_tabled
 from shardwright.cost.model_flops import model_flops
+from shardwright.cost.spending import Spending, spending_of
 from shardwright.hardware.graph import counts_by_group
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem, under
@@ -17,6 +18,7 @@ from shardwright.program.same import Same
 from shardwright.program.stages.parts import working_devices
 from shardwright.simulator.breakdown import breakdown, critical_class
 from shardwright.simulator.cluster_sources import cluster_sources
+from shardwright.simulator.egress import egress_usd
 from shardwright.simulator.interval import doubts, interval
 from shardwright.simulator.kinds import kind_names, kind_times
 from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
@@ -73,7 +75,15 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
         breakdown_s=parts,
         kinds=() if problem.cluster.is_uniform else kind_times(problem.cluster, done),
         sources=_sources(problem, plan, done) if with_sources else (),
+        spending=step_spending(problem, done),
     )
+
+
+def step_spending(problem: Problem, result: SimulatedPlan) -> Spending:
+    """What a step of a simulated plan costs."""
+    working = working_devices(Same(result.program.stages))
+    egress, tokens = egress_usd(problem, result), problem.job.tokens_per_step
+    return spending_of(problem.cluster, working, seconds=result.step_time_s, tokens=tokens, egress_usd=egress)
 
 
 def _full_bytes(problem: Problem, plan: Plan) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwright.cost.spending import Spending
 from shardwright.hardware.device import Origin
 
 OUTSIDE = ("communication", "context")
@@ -99,6 +100,7 @@ class Prediction:
         full_bytes: reserved by the fullest device where all parameters are trained; 0 = they are.
         stages: one a pipeline rank. breakdown_s: (name, seconds) of the critical device, tiling the step.
         sources: numbers behind it. doubts: what its interval is made of. kinds: of the devices that work, where the cluster has several.
+        spending: what a step costs.
     """
 
     model: Counted
@@ -121,3 +123,4 @@ class Prediction:
     sources: tuple[Source, ...] = ()
     doubts: tuple[Doubt, ...] = ()
     kinds: tuple[KindTimes, ...] = ()
+    spending: Spending | None = None

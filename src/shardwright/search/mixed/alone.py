@@ -8,6 +8,7 @@ from math import inf, isfinite
 
 from shardwright.errors import InfeasibleError, OutOfTimeError
 from shardwright.hardware.cluster import Cluster, NodeKind
+from shardwright.hardware.overrides import limit_devices
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.engine.protocol import Engine
@@ -68,6 +69,7 @@ class AloneSearch:
 
     Args:
         choices: what is pinned. seconds: at most. stop: see `search.limit.limit_of`, or `GIVEN_UP`. memory: bytes for members.
+        devices: how many of the pool, of its first nodes; 0 = all. fewest: that a grid uses at least; None = as the standard space.
     """
 
     pool: Pool
@@ -75,6 +77,8 @@ class AloneSearch:
     seconds: float
     stop: int | None
     memory: int
+    devices: int = 0
+    fewest: int | None = None
 
 
 def each_alone(
@@ -107,7 +111,7 @@ def each_alone(
     done(0)
     found = engine.map(pool_alone, tasks, shared=standing.problem, done=done)
     known |= {_key(cluster, pool): answer for (_, pool), answer in zip(new, found, strict=True)}
-    return [_placed(standing, pool, known[_key(cluster, pool)]) for pool in pools]
+    return [placed(standing, pool, known[_key(cluster, pool)]) for pool in pools]
 
 
 def _key(cluster: Cluster, pool: Pool) -> tuple[NodeKind, int]:
@@ -116,10 +120,11 @@ def _key(cluster: Cluster, pool: Pool) -> tuple[NodeKind, int]:
 
 def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
     """The best grid of one pool's devices; where there is none the seconds that none is under, inf = nothing fits."""
-    own = replace(problem, cluster=alone(problem.cluster, task.pool))
-    facts = grid_facts(problem.model, devices=task.pool.devices, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
-    # From one device on, so that the grids of fewer nodes are among those of more.
-    nested = replace(standard_space(own, facts), fewest=1)
+    cluster, devices = alone(problem.cluster, task.pool), task.devices or task.pool.devices
+    own = replace(problem, cluster=limit_devices(cluster, num_devices=devices) if task.devices else cluster)
+    facts = grid_facts(problem.model, devices=devices, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+    # From one device on unless said, so that the grids of fewer nodes are among those of more.
+    nested = replace(standard_space(own, facts), fewest=1 if task.fewest is None else task.fewest)
     given = restricted(nested, pins=dict(task.choices.pins), excludes=dict(task.choices.excludes))
     space = with_options(given, searched_options(own))
     capacity = own.cluster.node.accelerator.memory_bytes
@@ -143,7 +148,8 @@ def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
         return universal_seconds(own)
 
 
-def _placed(standing: Standing, pool: Pool, answer: Answer | float) -> Alone:
+def placed(standing: Standing, pool: Pool, answer: Answer | float) -> Alone:
+    """What was found of a pool's grids, the best simulated where its devices lie in the cluster."""
     if isinstance(answer, float):
         return Alone(pool=pool, answer=None, step_time_s=inf, lower_bound_s=answer, stopped_at=GIVEN_UP if isfinite(answer) else 0)
     problem, found = standing.problem, answer.certificate

@@ -50,9 +50,9 @@ def compositions(
         return []
     gains = (done - market.cost(prices_of(dual)))[some]
     ranked = some[np.argsort(-gains, kind="stable")]
-    found = _paired(market, values, _unlike(market, ranked, PAIRED), replicas=replicas, grain=grain, most=most)
+    found = _paired(market, values, unlike(market, ranked, PAIRED), replicas=replicas, grain=grain, most=most)
     if lanes > 2:
-        whole = _integer(market, values, _unlike(market, ranked, COLUMNS), replicas=replicas, lanes=lanes, grain=grain)
+        whole = _integer(market, values, unlike(market, ranked, COLUMNS), replicas=replicas, lanes=lanes, grain=grain)
         found = [*([whole] if whole is not None else []), *found]
     return found
 
@@ -112,7 +112,7 @@ def _integer(market: Market, values: Values, chosen: IntArray, *, replicas: tupl
     worth = market.samples(values)[chosen]
     devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.float64)
     n, (low, high) = len(chosen), replicas
-    most = _most(shapes.use[chosen], devices, worth, batch=batch, high=high, grain=grain)
+    most = most_replicas(shapes.use[chosen], devices, worth, batch=batch, high=high, grain=grain)
     if not most.any():
         return None
     rows = np.zeros((len(devices) + 2 + n, 2 * n))
@@ -137,14 +137,14 @@ def _integer(market: Market, values: Values, chosen: IntArray, *, replicas: tupl
     return Composition(shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]) if enough else None
 
 
-def _most(use: IntArray, devices: FloatArray, worth: FloatArray, *, batch: int, high: int, grain: int) -> FloatArray:
+def most_replicas(use: IntArray, devices: FloatArray, worth: FloatArray, *, batch: int, high: int, grain: int) -> FloatArray:
     """(shapes,) times `grain` replicas of each that there is room and work for."""
     most = np.minimum((devices / np.maximum(use, 1e-9)).min(axis=1), np.ceil(batch / worth))
     result: FloatArray = np.floor(np.minimum(most, high) / grain)
     return result
 
 
-def _unlike(market: Market, ranked: IntArray, most: int) -> IntArray:
+def unlike(market: Market, ranked: IntArray, most: int) -> IntArray:
     """The first of some shapes, of those that use as many devices the first two."""
     seen: dict[int, int] = {}
     kept: list[int] = []

@@ -127,7 +127,7 @@ def find_mixed(
             known=known,
             done=lambda count: _say(progress, "plan each kind of device alone", count, len(own.cluster.groups)),
         )
-        markets = {options: Market.of(Ground.of(under(own, options), choices)) for options in _option_rows(singles, choices)}
+        markets = {options: Market.of(Ground.of(under(own, options), choices)) for options in option_rows(singles, choices)}
         if not clocks:
             clocks.append(limit_of(COMPOSED * left_s(), stop_at=stops.composed if stops else None))
             clocks.append(limit_of(left_s(), stop_at=stops.proven if stops else None))
@@ -249,7 +249,7 @@ def _say(progress: Progress | None, text: str, done: int, total: int) -> None:
         progress(text, done, total)
 
 
-def _option_rows(singles: list[Alone], choices: Choices) -> tuple[Options, ...]:
+def option_rows(singles: list[Alone], choices: Choices) -> tuple[Options, ...]:
     """The options of each pool's best grid; what is pinned, and else the runtime as it is, where no grid fits."""
     rows = [one.answer.grid.options for one in singles if one.answer is not None]
     return tuple(dict.fromkeys(rows)) or (ordered(choices.options),)
@@ -258,12 +258,19 @@ def _option_rows(singles: list[Alone], choices: Choices) -> tuple[Options, ...]:
 def space_text(pools: tuple[Pool, ...], rows: tuple[Options, ...], choices: Choices) -> str:
     """The space in words and values."""
     pinned = f"; {choices.text()}" if choices.text() else ""
+    return (
+        f"{pipelines_space(pools, rows, choices)}; and every grid of the standard space of each pool alone, on any number of its "
+        f"nodes{pinned}"
+    )
+
+
+def pipelines_space(pools: tuple[Pool, ...], rows: tuple[Options, ...], choices: Choices) -> str:
+    """The pipelines of the space in words and values."""
     options = ", ".join(" ".join(f"{name}={value}" for name, value in row) or "as it is" for row in rows)
     sizes = ", ".join(map(str, choices.sizes(MICROBATCHES)))
     return (
         f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools)}; any number of replicas of any pipelines of at most two "
         f"runs of like stages, {MOST_STAGES} stages in all, a stage on one pool with tp inside a node and sp; mbs {{{sizes}}}, any cut of "
         f"the layers, each stage recomputes any number of its first layers in full and of the next ones selectively, 1F1B, zero1 over all "
-        f"replicas, any shares of the batch, any idle devices; options of the runtime {{{options}}}; and every grid of the standard space "
-        f"of each pool alone, on any number of its nodes{pinned}"
+        f"replicas, any shares of the batch, any idle devices; options of the runtime {{{options}}}"
     )

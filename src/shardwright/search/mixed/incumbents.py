@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice, pairwise
@@ -21,7 +21,7 @@ from shardwright.search.mixed.likely import likely_later
 from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.terms import replica_edges
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.simulate import SimulatedPlan, simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
 RISE, COARSEST = 0.01, 0.04
@@ -70,8 +70,8 @@ class Standing:
 
     Args:
         seen: plans that were looked at. ranked: (seconds, turn, plan, options) of all that were simulated and fit. waiting: candidates.
-        behind: those that cannot be the best.
-        limit: past it the best so far stands.
+        behind: those that cannot be the best. limit: past it the best so far stands. after: called with every plan that was simulated and
+        fits.
     """
 
     problem: Problem
@@ -87,6 +87,7 @@ class Standing:
     waiting: list[MixedCandidate] = field(default_factory=list)
     behind: list[MixedCandidate] = field(default_factory=list)
     limit: Limit = field(default_factory=Limit)
+    after: Callable[[Plan, MixedPlan | None, SimulatedPlan], None] | None = None
 
     def ends(self) -> bool:
         """Look at the clock: whether no more plans are looked at. Raises as `search.limit.Limit.ends`."""
@@ -106,6 +107,8 @@ class Standing:
         self.simulated += 1
         if mixed is not None:
             self.ranked.append((done.step_time_s, len(self.ranked), mixed, plan.options))
+        if self.after is not None:
+            self.after(plan, mixed, done)
         if done.step_time_s < self.best_s:
             self.best_s, self.best, self.mixed = done.step_time_s, plan, mixed
         return done.step_time_s
@@ -155,10 +158,8 @@ class Composing:
     @staticmethod
     def of(standing: Standing, market: Market, options: Options) -> Composing:
         """Every frame, from the limit on at which prices no longer close them all together."""
-        ground, most = market.ground, min(standing.best_s * WORTH, LONGEST_STEP_S)
-        whole = Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes))
-        first, values = first_limit(market, whole, most=most)
-        frames = _frames(market) if values is not None else []
+        first, values = first_limit(market, whole_frame(market), most=min(standing.best_s * WORTH, LONGEST_STEP_S))
+        frames = composed_frames(market) if values is not None else []
         waiting = [(first, turn, frame, RISE, LEVELS, values) for turn, frame in enumerate(frames) if values is not None]
         return Composing(market=market, options=options, waiting=waiting)
 
@@ -251,12 +252,18 @@ def _weights(market: Market) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.array([rate[table.pool == pool].max() for pool in range(len(table.pools))])
 
 
-def _frames(market: Market) -> list[Frame]:
+def composed_frames(market: Market) -> list[Frame]:
     """Frames that compositions are asked of: replicas from one power of two to the next, in halves."""
     ground = market.ground
     edges = [*(edge for edge in replica_edges(ground.most_replicas) if edge <= ground.most_replicas), ground.most_replicas + 1]
     ranges = [(low, high - 1) for low, high in pairwise(edges)]
     return [Frame(replicas=some, tp=ground.least_tp, nodes=(0.0, ground.nodes)) for some in ranges]
+
+
+def whole_frame(market: Market) -> Frame:
+    """The frame of any number of replicas."""
+    ground = market.ground
+    return Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes))
 
 
 def first_limit(market: Market, frame: Frame, *, most: float) -> tuple[float, Values | None]:

@@ -132,7 +132,7 @@ class Market:
                 break
             values.active = np.concatenate([some, dear])
         if thorough:
-            self._look_near(values, prices)
+            self.look_near(values, prices)
         return self.repriced(dual, self.samples(values)), values
 
     def _first(self, values: Values) -> IntArray:
@@ -147,6 +147,10 @@ class Market:
         most = min(_AT_ONCE, len(alive))
         near = np.argpartition(-gains, most - 1)[:most] if most else alive
         return self._unlike(alive[near[np.lexsort((near, -gains[near]))]])
+
+    def dear(self, values: Values, prices: Prices) -> IntArray:
+        """Shapes that are worth more than they cost and not yet among the active ones, some of the dearest; [] = there are none."""
+        return self._dear(values, *_above(self.shapes.use, self.shapes.nodes, self.shapes.mbs, values.microbatches, *prices))
 
     def _dear(self, values: Values, which: IntArray, gains: FloatArray, floor: IntArray) -> IntArray:
         """Of shapes that may be worth more than they cost some of the dearest that are, and not yet among the active ones; [] = there are
@@ -176,7 +180,8 @@ class Market:
         _, first = np.unique(self.use_of[ranked], return_index=True)
         return ranked[np.sort(first)[:_JOIN]]
 
-    def _look_near(self, values: Values, prices: Prices) -> None:
+    def look_near(self, values: Values, prices: Prices) -> None:
+        """Make the values of shapes that are nearest to their price exact: those that compositions choose from."""
         near = np.flatnonzero(~values.exact & (values.microbatches > 0))
         gains = (self.samples(values) - self.cost(prices))[near]
         most = min(_NEAR, len(near))
@@ -193,13 +198,14 @@ class Market:
         if not len(columns):
             return Prices(devices=np.zeros(len(self.ground.table.pools)), nodes=0.0, replicas=0.0)
         use, nodes = self.shapes.use[columns].astype(np.float64), self.shapes.nodes[columns]
-        return best_prices(use, nodes, worth[alive], self._room(values.frame))
+        return best_prices(use, nodes, worth[alive], self.room(values.frame))
 
-    def _room(self, frame: Frame) -> Room:
+    def room(self, frame: Frame) -> Room:
+        """What there is for plans of a frame."""
         return Room(devices=self.devices, nodes=frame.nodes[1], replicas=frame.replicas)
 
     def _dual(self, frame: Frame, limit_s: float, prices: Prices) -> Dual:
-        room = self._room(frame)
+        room = self.room(frame)
         low, high = room.replicas
         whole = float(prices.devices @ room.devices + prices.nodes * room.nodes)
         return Dual(

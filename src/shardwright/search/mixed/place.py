@@ -63,14 +63,19 @@ def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
     )
 
 
-def frame_of(table: StageTable, plan: MixedPlan) -> Frame:
-    """The least frame that a plan is in."""
-    tp = min(int(table.tp[row]) for lane in plan.lanes for row in lane.rows)
+def devices_of(table: StageTable, plan: MixedPlan) -> list[int]:
+    """Devices of each pool that a plan uses."""
     devices = [0] * len(table.pools)
     for lane in plan.lanes:
         for row in lane.stage_rows():
             devices[table.pool[row]] += lane.replicas * int(table.tp[row])
-    nodes = sum(used / pool.node for used, pool in zip(devices, table.pools, strict=True))
+    return devices
+
+
+def frame_of(table: StageTable, plan: MixedPlan) -> Frame:
+    """The least frame that a plan is in."""
+    tp = min(int(table.tp[row]) for lane in plan.lanes for row in lane.rows)
+    nodes = sum(used / pool.node for used, pool in zip(devices_of(table, plan), table.pools, strict=True))
     return Frame(replicas=(plan.replicas, plan.replicas), tp=tp, nodes=(nodes, nodes))
 
 

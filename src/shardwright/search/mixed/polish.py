@@ -21,10 +21,11 @@ FEW = 4
 def polish(standing: Standing, grounds: Mapping[Options, Ground]) -> None:
     """Change each of the best plans step by step; the first change that helps it is kept, until none does or TRIES are spent."""
     for seconds, _, plan, options in sorted(standing.ranked)[:BEST]:
-        _climb(standing, grounds[options], seconds, plan, options)
+        climb(standing, grounds[options], seconds, plan, options)
 
 
-def _climb(standing: Standing, ground: Ground, seconds: float, plan: MixedPlan, options: Options) -> None:
+def climb(standing: Standing, ground: Ground, seconds: float, plan: MixedPlan, options: Options) -> None:
+    """Change one plan step by step."""
     tries, helped = 0, True
     while helped:
         helped = False

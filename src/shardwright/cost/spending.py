@@ -1,0 +1,121 @@
+"""What a step costs: the one law of its dollars and joules, which every answer and every search reads.
+
+    dollars = seconds x (sum over nodes of which some device works: devices x dollars of a device and hour) / 3600 + egress
+    joules  = seconds x (sum over devices that work: power limit)
+
+Clouds rent nodes, so a node with any device that works is paid whole, and one with none is not paid. Left out: storage, hosts by
+themselves, the energy of links, hosts and idle devices, and that a device that waits draws less than its limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from shardwright.hardware.catalog.power import power_of
+from shardwright.hardware.cluster import Cluster
+from shardwright.units import GIGA
+
+SECONDS_PER_HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What a step of a plan takes that is paid for.
+
+    Args:
+        paid_devices: of each node group, in nodes of which some device works. working_devices: of each node group.
+        egress_usd: dollars a step for bytes that leave their zone. usd_per_hour: dollars of the paid nodes in an hour; usd: of a step,
+            egress in it; usd_per_billion_tokens: likewise. All three are None where some node group that is used has no price.
+        joules: of a step, at the power limits of the devices that work; None where one is not known.
+    """
+
+    paid_devices: tuple[int, ...]
+    working_devices: tuple[int, ...]
+    egress_usd: float
+    usd_per_hour: float | None
+    usd: float | None
+    usd_per_billion_tokens: float | None
+    joules: float | None
+
+
+def paid_devices(cluster: Cluster, working: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of each node group the devices in nodes of which some device is among `working`, and the ones that are."""
+    devices, first = np.array(working, dtype=np.int64), 0
+    paid, used = [], []
+    for group in cluster.groups:
+        size = group.kind.num_devices
+        own = devices[(devices >= first) & (devices < first + group.count * size)]
+        paid.append(len(np.unique((own - first) // size)) * size)
+        used.append(len(own))
+        first += group.count * size
+    return tuple(paid), tuple(used)
+
+
+def usd_per_hour(paid: Sequence[int], prices: Sequence[float | None]) -> float | None:
+    """Dollars an hour of the paid devices of each group, at prices of a device; None where a group that is paid has none."""
+    total = 0.0
+    for count, price in zip(paid, prices, strict=True):
+        if count and price is None:
+            return None
+        total += count * (price or 0.0)
+    return total
+
+
+def usd_of_step(seconds: float, *, usd_per_hour: float, egress_usd: float) -> float:
+    """Dollars of a step."""
+    return seconds * usd_per_hour / SECONDS_PER_HOUR + egress_usd
+
+
+def watts_of(cluster: Cluster) -> tuple[float, ...]:
+    """Power limit of a device of each node group; 0 where it is not known."""
+    found = [power_of(group.kind.accelerator) for group in cluster.groups]
+    return tuple(0.0 if one is None else one.watts for one in found)
+
+
+def spending_of(cluster: Cluster, working: Sequence[int], *, seconds: float, tokens: float, egress_usd: float = 0.0) -> Spending:
+    """What a step costs at the prices that the cluster states.
+
+    Args:
+        working: devices that are in some stage. seconds, tokens: of a step. egress_usd: of a step, see `egress`.
+    """
+    paid, used = paid_devices(cluster, working)
+    return priced(
+        Spending(
+            paid_devices=paid,
+            working_devices=used,
+            egress_usd=egress_usd,
+            usd_per_hour=None,
+            usd=None,
+            usd_per_billion_tokens=None,
+            joules=_joules(cluster, used, seconds),
+        ),
+        [group.price or None for group in cluster.groups],
+        seconds=seconds,
+        tokens=tokens,
+    )
+
+
+def priced(spending: Spending, prices: Sequence[float | None], *, seconds: float, tokens: float) -> Spending:
+    """The same at other prices of a device and hour of each node group; None = not known."""
+    hourly = usd_per_hour(spending.paid_devices, prices)
+    usd = None if hourly is None else usd_of_step(seconds, usd_per_hour=hourly, egress_usd=spending.egress_usd)
+    return Spending(
+        paid_devices=spending.paid_devices,
+        working_devices=spending.working_devices,
+        egress_usd=spending.egress_usd,
+        usd_per_hour=hourly,
+        usd=usd,
+        usd_per_billion_tokens=None if usd is None else usd / tokens * GIGA,
+        joules=spending.joules,
+    )
+
+
+def _joules(cluster: Cluster, used: Sequence[int], seconds: float) -> float | None:
+    watts = watts_of(cluster)
+    if any(count and not limit for count, limit in zip(used, watts, strict=True)):
+        return None
+    return seconds * sum(count * limit for count, limit in zip(used, watts, strict=True))

@@ -1,0 +1,131 @@
+"""The certificate of a search for cost, energy or within a budget."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from shardwright.cost.device_network import kind_problem
+from shardwright.runtime.runtime import Options
+from shardwright.search.certificate import Certificate, assert_sound
+from shardwright.search.exact.find import universal_seconds
+from shardwright.search.frames import Cell, FrontPoint, MixedPart, ValuedPart
+from shardwright.search.grid.find import problem_text
+from shardwright.search.mixed.find import pipelines_space
+from shardwright.search.mixed.march import least_value
+from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.offers import Book, Point
+from shardwright.search.mixed.own_grids import OwnGrids
+from shardwright.search.mixed.place import pipelines_text
+from shardwright.search.mixed.pools import pools_of
+from shardwright.search.mixed.tariff import PARETO, TIME
+from shardwright.search.universal import universal_bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What is asked: an objective of `request.OBJECTIVES`, and dollars an hour that plans may rent for (inf = any)."""
+
+    objective: str = TIME
+    budget: float = inf
+
+
+def valued_certificate(
+    goal: Goal, own: OwnGrids, markets: Mapping[Options, Market], best: Point, cells: tuple[Cell, ...], *, tolerance: float, stopped_at: int
+) -> Certificate:
+    """All plans that were looked at, the bounds of time and of what is asked, and the front.
+
+    Args:
+        markets: none where pipelines of the model are not searched. stopped_at: as of `Certificate`.
+    """
+    book = own.book
+    problem, standing = book.standing.problem, book.standing
+    space, whatever_s = _space(goal, own, markets), universal_seconds(problem)
+    shown_s = max((cell.limit_s for cell in cells if cell.empty), default=0.0 if markets else inf)
+    lower_s = min(max(min(shown_s, own.lower_bound_s), whatever_s), best.seconds)
+    universal = 1.0 - whatever_s / best.seconds
+    assert_sound(best_s=best.seconds, lower_bound_s=lower_s, universal_gap=universal)
+    part = MixedPart(
+        shapes=sum(len(market.shapes) for market in markets.values()),
+        alone=tuple(one.told for one in own.searched),
+        closed=(),
+        tests=sum(len(one.floors) for cell in cells for one in cell.shown),
+        lower_bound_s=shown_s if isfinite(shown_s) else 0.0,
+        tolerance=tolerance,
+        pipelines=_words(best, markets),
+        composed_stopped_at=standing.limit.stopped_at,
+        valued=_valued(goal, own, markets, best, cells),
+    )
+    return Certificate(
+        space=space,
+        digest=hashlib.sha256(f"{space}\n{problem_text(problem)}".encode()).hexdigest(),
+        enumerated=standing.looked_at,
+        illegal=0,
+        duplicates=0,
+        infeasible=standing.infeasible,
+        bounded_b0=0,
+        bounded_b1=standing.bounded,
+        simulated=standing.simulated,
+        best_s=best.seconds,
+        lower_bound_s=lower_s,
+        gap=(best.seconds - lower_s) / best.seconds,
+        optimal=lower_s >= best.seconds,
+        universal_gap=universal,
+        stopped_at=stopped_at,
+        mixed=part,
+    )
+
+
+def _space(goal: Goal, own: OwnGrids, markets: Mapping[Options, Market]) -> str:
+    """The space in words and values."""
+    pools, choices = pools_of(own.book.standing.problem.cluster), own.choices
+    pipelines = f"{pipelines_space(pools, tuple(markets), choices)}; and " if markets else ""
+    ranges = ", ".join(one.text() for one in sorted(own.ranges, key=lambda one: (one.pool.group, one.fewest)))
+    pinned = f"; {choices.text()}" if choices.text() else ""
+    budget = f"; for at most {goal.budget:g} dollars an hour" if isfinite(goal.budget) else ""
+    least = goal.objective if goal.objective != PARETO else "cost by each time"
+    return f"{pipelines}every grid of the standard space on {ranges}{pinned}; least {least}{budget}"
+
+
+def _words(point: Point, markets: Mapping[Options, Market]) -> str:
+    """A plan in a line."""
+    return pipelines_text(next(iter(markets.values())).ground.table, point.mixed) if point.mixed is not None else point.grid
+
+
+def _valued(goal: Goal, own: OwnGrids, markets: Mapping[Options, Market], best: Point, cells: tuple[Cell, ...]) -> ValuedPart:
+    book, whatever = own.book, least_of_any(own.book)
+
+    def lower(by: float, value: float) -> float:
+        shown = whatever if goal.objective == TIME else max(min(least_value(cells, by=by), own.bound(by=by)), whatever)
+        assert shown <= value * (1 + 1e-9) or shown == inf, f"{shown} {book.tariff.unit} are called a bound of {value}"
+        return min(shown, value)
+
+    front = tuple(
+        FrontPoint(
+            step_time_s=point.seconds,
+            value=point.value,
+            lower_bound=lower(point.seconds, point.value),
+            pipelines=_words(point, markets),
+            plan=point.plan,
+        )
+        for point in book.front()
+    )
+    return ValuedPart(
+        objective=goal.objective,
+        unit=book.tariff.unit,
+        budget=goal.budget if isfinite(goal.budget) else 0.0,
+        value=best.value,
+        lower_bound=lower(inf, best.value),
+        cells=cells,
+        front=front if goal.objective == PARETO else (),
+    )
+
+
+def least_of_any(book: Book) -> float:
+    """Units that no plan whatever can do a step for: all its work at the best rate of the kind that takes least for it."""
+    problem = book.standing.problem
+    rates: list[float] = book.tariff.rates.tolist()
+    pools = pools_of(problem.cluster)
+    return min(rate * universal_bound(kind_problem(problem, pool.first), 1) for rate, pool in zip(rates, pools, strict=True))

@@ -1,0 +1,88 @@
+"""``shardwright plan`` for cost, energy, a front and within a budget, as people and programs read it, and ``check`` of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwright.cli.main import run
+
+CLUSTER = "a100-sxm-40gb:2/2usd+v100-sxm-16gb:2/0.5usd"
+MODEL = ["plan", "examples/tiny.json"]
+JOB = ["--seq-len", "64", "--global-batch", "8"]
+
+
+def document_of(path: Path, *flags: str, cluster: str = CLUSTER) -> dict[str, Any]:
+    """What `plan` with more flags writes."""
+    assert run([*MODEL, cluster, *JOB, *flags, "--quiet", "-o", str(path)]) == 0
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--objective", "cost"],
+        ["--objective", "energy"],
+        ["--objective", "pareto"],
+        ["--budget", "3"],
+        ["--objective", "cost", "--budget", "3", "--pin", "tp=1"],
+        ["--objective", "pareto", "--time-limit", "0"],
+    ],
+)
+@pytest.mark.parametrize("cluster", [CLUSTER, "a100-sxm-40gb:2/2usd"])
+def test_answers_are_made_again(flags: list[str], cluster: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if cluster != CLUSTER:
+        flags = [flag.replace("3", "4") if flag == "3" else flag for flag in flags]
+    valued = document_of(tmp_path / "plan.json", *flags, cluster=cluster)["certificate"]["mixed"]["valued"]
+    assert 0 < valued["lower_bound"] <= valued["value"]
+    assert run(["check", str(tmp_path / "plan.json")]) == 0
+    assert "holds" in capsys.readouterr().out
+    assert run(["explain", str(tmp_path / "plan.json")]) == 0
+    assert "no plan of the space" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_higher_rate_than_prices_show_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = document_of(tmp_path / "plan.json", "--objective", "cost")
+    cell = document["certificate"]["mixed"]["valued"]["cells"][0]
+    cell["rate"] *= 2
+    (tmp_path / "plan.json").write_text(json.dumps(document), encoding="utf-8")
+    assert run(["check", str(tmp_path / "plan.json")]) == 7
+    assert "do not show what it claims" in capsys.readouterr().err
+
+
+def test_the_front_is_drawn_and_every_point_of_it_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*MODEL, CLUSTER, *JOB, "--objective", "pareto", "--json"]) == 0
+    front = json.loads(capsys.readouterr().out)["certificate"]["mixed"]["valued"]["front"]
+    assert run([*MODEL, CLUSTER, *JOB, "--objective", "pareto"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Time and cost of a step" in shown
+    assert "objective: pareto" in shown
+    for number, point in enumerate(front, start=1):
+        assert f" {number} {point['step_time_s']:.4g} {point['value']:.4g} {point['lower_bound']:.4g} " in shown
+
+
+@pytest.mark.parametrize(
+    ("cluster", "flags", "words", "code"),
+    [
+        (CLUSTER, ["--objective", "cots"], "unknown objective 'cots'", 2),
+        (CLUSTER, ["--budget", "much"], "--budget 'much' is no number of dollars", 2),
+        (CLUSTER, ["--budget", "0"], "--budget '0' is no number of dollars", 2),
+        (CLUSTER, ["--budget", "0.5"], "no plan that fits rents for 0.5 dollars an hour", 6),
+        (CLUSTER, ["--objective", "cost", "--use-all"], "--use-all", 2),
+        ("h100-sxm:8", ["--objective", "cost"], "the cluster states no price of h100-sxm", 2),
+        ("h100-sxm:8", ["--budget", "9"], "the cluster states no price of h100-sxm", 2),
+        ("mi300x:8", ["--objective", "energy"], "the power of mi300x is not known", 2),
+        ("h100-sxm:8/2usd", ["--objective", "cost", "--space", "joint"], "the joint space is searched for time alone", 2),
+    ],
+)
+def test_what_cannot_be_answered_is_said_in_a_line(
+    cluster: str, flags: list[str], words: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*MODEL, cluster, *JOB, *flags]) == code
+    error, hint = capsys.readouterr().err.splitlines()
+    assert words in error
+    assert hint.startswith("hint: ")
