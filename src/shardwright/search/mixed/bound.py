@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -124,14 +124,22 @@ def holds(market: Market, dual: Dual) -> bool:
 
 
 def covers(ground: Ground, frames: list[Frame]) -> bool:
-    """Whether frames make up the space: those that it begins with, and parts of the ones that were split."""
-    left, waiting = set(frames), list(first_frames(ground))
+    """Whether frames make up the space: those that it begins with, and parts of the ones that were split.
+
+    Files round the edges of frames, so they are compared by six digits.
+    """
+    left, waiting = {_rounded(frame) for frame in frames}, list(first_frames(ground))
     while waiting:
         frame = waiting.pop()
-        if frame in left:
+        if _rounded(frame) in left:
             continue
         parts = split(frame)
         if not parts:
             return False
         waiting += parts
     return True
+
+
+def _rounded(frame: Frame) -> Frame:
+    low, high = (float(f"{edge:.6g}") for edge in frame.nodes)
+    return replace(frame, nodes=(low, high))
