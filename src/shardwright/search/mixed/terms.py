@@ -179,7 +179,8 @@ def split(frame: Frame) -> tuple[Frame, ...]:
 
 
 def _node_edges(most: float) -> list[float]:
-    return [2 ** (quarter / 4) for quarter in range(1 + int(4 * log2(max(most, 1.0))))]
+    """To as many digits as plan files keep."""
+    return [float(f"{2 ** (quarter / 4):.5g}") for quarter in range(1 + int(4 * log2(max(most, 1.0))))]
 
 
 def replica_edges(most: int) -> list[int]:
