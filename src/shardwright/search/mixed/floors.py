@@ -94,7 +94,7 @@ def least_floors(market: Market, tariff: Tariff, limit_s: float, *, enough: floa
 
 def least_of(floors: tuple[Floor, ...]) -> float:
     """The least rate of some floors; inf = no plan ends by their limit."""
-    return min(inf if one.rate is None else one.rate for one in floors)
+    return min((inf if one.rate is None else one.rate for one in floors), default=inf)
 
 
 def _ranked(floor: Floor, turn: int) -> tuple[float, int, Floor]:
