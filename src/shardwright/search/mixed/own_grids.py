@@ -20,7 +20,7 @@ from shardwright.search.mixed.offers import Book
 from shardwright.search.mixed.pools import Pool
 from shardwright.strategy.text.grid_notation import print_grid
 
-MOST = 40
+MOST = 120
 """Ranges of all pools that are searched at most."""
 
 
