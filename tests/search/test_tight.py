@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from random import Random
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def test_bounds_of_experts_under_options_and_modules_are_as_tight(model: str, cl
 
 @pytest.mark.proof
 def test_the_path_through_overlapped_pairs_is_tight() -> None:
-    """DeepSeek-V3 under its own stack on 2,048, members that are not slow: median of (S - B1) / S. Reductions are in no path: 1.2 %."""
+    """DeepSeek-V3 under its own stack on 2,048, members that are not slow: median of (S - B1) / S, of 192; a dozen say 0.9 to 1.4 %."""
     asked = with_defaults(
         Request(model="deepseek-v3", cluster="h800-sxm:2048", seq_len=4096, global_batch=15360, runtime="deepseek-v3", precision="fp8")
     )
@@ -87,15 +88,15 @@ def test_the_path_through_overlapped_pairs_is_tight() -> None:
     capacity, gaps = effective_memory(problem.cluster), list[float]()
     kernels = paired._kernels(problem, prepared) * members.outers.columns["microbatches"]
     quick = np.flatnonzero(np.repeat(kernels, np.diff(members.start)) < 25.0)
-    for place in random_of(5).sample(quick.tolist(), 200):
+    for place in Random(5).sample(quick.tolist(), 1200):
         for name in space.paired:
             grid = paired._grid(members, name, place)
             bound = paired._bound(problem, prepared, place, grid, facts, capacity=capacity, found=counted)
-            if bound is not None and len(gaps) < 12:
+            if bound is not None and len(gaps) < 192:
                 gaps.append(1 - bound / simulate_grid(problem, grid).step_time_s)
-    assert len(gaps) == 12
+    assert len(gaps) == 192
     assert min(gaps) >= 0.0
-    assert np.median(gaps) <= 0.015
+    assert np.median(gaps) <= 0.01
 
 
 @pytest.mark.parametrize("make", [llama_405b, pytest.param(gpt3_175b, marks=pytest.mark.proof)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,15 +11,14 @@ from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import ordered
 from shardwright.runtime.runtime import Options
-from shardwright.search.certificate import Certificate, assert_sound, claim
+from shardwright.search.certificate import Certificate, claim
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.engine.serial import Serial
-from shardwright.search.exact.find import universal_seconds
 from shardwright.search.frames import Closed, MixedPart, Stops, worth_of
-from shardwright.search.grid.find import problem_text
 from shardwright.search.limit import Limit, limit_of, out_of_time
 from shardwright.search.mixed.alone import Alone, Known, each_alone
 from shardwright.search.mixed.bound import Closing, aimed_at, lower_bound
+from shardwright.search.mixed.certified import certified
 from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.fewer import look_at_fewer
 from shardwright.search.mixed.incumbents import Composing, Standing, look_at_one_shape, parts_of, simulate_best
@@ -149,7 +147,14 @@ def find_mixed(
         plan=standing.best,
         mixed=standing.mixed,
         step_time_s=standing.best_s,
-        certificate=_certificate(problem, standing, part, found.singles, space_text(pools, tuple(markets), choices), proof),
+        certificate=certified(
+            standing,
+            part,
+            space_text(pools, tuple(markets), choices),
+            best_s=standing.best_s,
+            shown_s=min([part.lower_bound_s, *(one.lower_bound_s for one in found.singles)]),
+            stopped_at=proof.stopped_at,
+        ),
         waited=standing.limit.waited,
         search_time_s=time.monotonic() - begun,
     )
@@ -214,33 +219,6 @@ def _part(found: _Found, *, top: int, tolerance: float) -> MixedPart:
         pipelines=pipelines_text(closings[0].market.ground.table, best) if best is not None else "",
         runners=runners_of(standing, grounds, top=top),
         composed_stopped_at=standing.limit.stopped_at,
-    )
-
-
-def _certificate(problem: Problem, standing: Standing, part: MixedPart, singles: list[Alone], space: str, proof: Limit) -> Certificate:
-    """Everything that was looked at, and the bound of all parts of the space: at least that of any plan whatever."""
-    best_s, whatever_s = standing.best_s, universal_seconds(problem)
-    parts = [part.lower_bound_s, best_s, *(one.lower_bound_s for one in singles)]
-    lower = max(min(parts), min(whatever_s, best_s))
-    universal = 1.0 - whatever_s / best_s
-    assert_sound(best_s=best_s, lower_bound_s=lower, universal_gap=universal)
-    return Certificate(
-        space=space,
-        digest=hashlib.sha256(f"{space}\n{problem_text(problem)}".encode()).hexdigest(),
-        enumerated=standing.looked_at,
-        illegal=0,
-        duplicates=0,
-        infeasible=standing.infeasible,
-        bounded_b0=0,
-        bounded_b1=standing.bounded,
-        simulated=standing.simulated,
-        best_s=best_s,
-        lower_bound_s=lower,
-        gap=(best_s - lower) / best_s,
-        optimal=lower >= best_s,
-        universal_gap=universal,
-        stopped_at=proof.stopped_at,
-        mixed=part,
     )
 
 

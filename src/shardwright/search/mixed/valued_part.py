@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 
 from shardwright.cost.device_network import kind_problem
 from shardwright.runtime.runtime import Options
-from shardwright.search.certificate import Certificate, assert_sound
-from shardwright.search.exact.find import universal_seconds
+from shardwright.search.certificate import Certificate
 from shardwright.search.frames import Cell, FrontPoint, MixedPart, ValuedPart
-from shardwright.search.grid.find import problem_text
+from shardwright.search.mixed.certified import certified
 from shardwright.search.mixed.find import pipelines_space
 from shardwright.search.mixed.march import least_value
 from shardwright.search.mixed.market import Market
@@ -41,12 +39,8 @@ def valued_certificate(
         markets: none where pipelines of the model are not searched. stopped_at: as of `Certificate`.
     """
     book = own.book
-    problem, standing = book.standing.problem, book.standing
-    space, whatever_s = _space(goal, own, markets), universal_seconds(problem)
+    standing = book.standing
     shown_s = max((cell.limit_s for cell in cells if cell.empty), default=0.0 if markets else inf)
-    lower_s = min(max(min(shown_s, own.lower_bound_s), whatever_s), best.seconds)
-    universal = 1.0 - whatever_s / best.seconds
-    assert_sound(best_s=best.seconds, lower_bound_s=lower_s, universal_gap=universal)
     part = MixedPart(
         shapes=sum(len(market.shapes) for market in markets.values()),
         alone=tuple(one.told for one in own.searched),
@@ -58,23 +52,13 @@ def valued_certificate(
         composed_stopped_at=standing.limit.stopped_at,
         valued=_valued(goal, own, markets, best, cells),
     )
-    return Certificate(
-        space=space,
-        digest=hashlib.sha256(f"{space}\n{problem_text(problem)}".encode()).hexdigest(),
-        enumerated=standing.looked_at,
-        illegal=0,
-        duplicates=0,
-        infeasible=standing.infeasible,
-        bounded_b0=0,
-        bounded_b1=standing.bounded,
-        simulated=standing.simulated,
+    return certified(
+        standing,
+        part,
+        _space(goal, own, markets),
         best_s=best.seconds,
-        lower_bound_s=lower_s,
-        gap=(best.seconds - lower_s) / best.seconds,
-        optimal=lower_s >= best.seconds,
-        universal_gap=universal,
+        shown_s=min(shown_s, own.lower_bound_s),
         stopped_at=stopped_at,
-        mixed=part,
     )
 
 
