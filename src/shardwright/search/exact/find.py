@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from math import inf, prod
@@ -28,6 +27,7 @@ from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_task
 from shardwright.search.exact.space import ExactSpace, Partition, partitions, stage_trees
 from shardwright.search.exact.stage_prices import NEVER, StageChoices, StagePrices, shape_bounds
 from shardwright.search.exact.state import Best, Counts
+from shardwright.search.exact.walk import Progress, best_first, run_orders
 from shardwright.search.grid.find import problem_text
 from shardwright.search.limit import Limit, limit_of
 from shardwright.search.simulation import Simulation
@@ -35,8 +35,6 @@ from shardwright.search.standing import standing
 from shardwright.search.universal import universal_bound
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,19 +109,13 @@ def find_exact(
     lower = universal_seconds(problem) if unpriced else inf
     queue = [(number, shape) for number, priced in enumerate(ranked) for shape in range(len(priced.bounds))]
     bounds = np.concatenate([np.zeros(0), *(priced.bounds for priced in ranked)])
-    turn = np.argsort(bounds, kind="stable")
-    place = 0
-    for place, at in enumerate(turn):
-        if limit.ends(found=best.plan is not None) or bounds[at] >= best.seconds:
-            lower = min(lower, float(bounds[at]))
-            break
-        _refine(problem, space, ranked[queue[at][0]], int(queue[at][1]), best=best, counts=counts, messages=messages)
-        if progress is not None:
-            said = standing("run orders", best_s=best.seconds, lower_s=min(lower, float(bounds[at])), limit=limit)
-            progress(said, place + 1, len(turn))
-    else:
-        place = len(turn)
-    for at in turn[place:]:
+
+    def look(at: int) -> None:
+        number, shape = queue[at]
+        _refine(problem, space, ranked[number], shape, best=best, counts=counts, messages=messages)
+
+    left, lower = best_first(bounds, look, best=best, floor=lower, limit=limit, words="run orders", progress=progress)
+    for at in left:
         priced = ranked[queue[at][0]]
         live, fitting = _fitting(len(priced.choices), priced.partition.microbatches, priced.rooms(int(queue[at][1])))
         counts.infeasible += live - len(fitting)
@@ -183,16 +175,11 @@ def _refine(problem: Problem, space: ExactSpace, priced: _Priced, shape: int, *,
     live, orders = _fitting(len(options), microbatches, tuple(o.room for o in options))
     counts.infeasible += live - len(orders)
     tasks = shape_tasks(problem, options, microbatches=microbatches, shards=space.shards, messages=messages)
-    paths = tasks.finish(orders, contended=False) / PICOSECONDS_PER_SECOND * priced.jitter
-    for place in np.argsort(paths, kind="stable"):
-        if paths[place] >= best.seconds:
-            counts.bounded_b1 += 1
-            continue
-        counts.simulated += 1
-        step = int(tasks.finish(orders[place : place + 1], contended=True)[0]) / PICOSECONDS_PER_SECOND * priced.jitter
-        if step < best.seconds:
-            plan = plan_of_stages(problem, options, microbatches=microbatches, order=orders[place], shards=space.shards)
-            best.seconds, best.plan = step, plan
+
+    def plan_of(order: IntArray) -> Plan:
+        return plan_of_stages(problem, options, microbatches=microbatches, order=order, shards=space.shards)
+
+    run_orders(tasks, orders, jitter=priced.jitter, best=best, counts=counts, plan_of=plan_of)
 
 
 def universal_seconds(problem: Problem) -> float:

@@ -28,14 +28,13 @@ from shardwright.search.exact.shapes import lane_of, table_of
 from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.state import Best, Counts
 from shardwright.search.exact.tasks import tasks_of_shape
+from shardwright.search.exact.walk import Progress, best_first, run_orders
 from shardwright.search.limit import Limit
 from shardwright.search.standing import standing
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.simulate import lower
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,19 +82,13 @@ def search_lanes(
     deal = np.repeat(np.arange(len(ranked)), [len(flat) for flat in some])
     shape = np.concatenate([np.zeros(0, dtype=np.int64), *some])
     bounds = np.concatenate([np.zeros(0), *(one.bounds[flat] for one, flat in zip(ranked, some, strict=True))])
-    turn = np.argsort(bounds, kind="stable")
-    place = 0
-    for place, at in enumerate(turn):
-        if bounds[at] >= best.seconds or limit.ends(found=best.plan is not None):
-            lower_s = min(lower_s, float(bounds[at]))
-            break
+
+    def look(at: int) -> None:
         _refine(problem, space, ranked[deal[at]], int(shape[at]), best=best, counts=counts)
-        if progress is not None:
-            said = standing("run orders of several lanes", best_s=best.seconds, lower_s=min(lower_s, float(bounds[at])), limit=limit)
-            progress(said, place + 1, len(turn))
-    else:
-        place = len(turn)
-    counts.bounded_b0 += sum(ranked[deal[at]].members(int(shape[at])) for at in turn[place:])
+
+    words = "run orders of several lanes"
+    left, lower_s = best_first(bounds, look, best=best, floor=lower_s, limit=limit, words=words, progress=progress)
+    counts.bounded_b0 += sum(ranked[deal[at]].members(int(shape[at])) for at in left)
     return lower_s
 
 
@@ -166,15 +159,11 @@ def _refine(problem: Problem, space: ExactSpace, dealt: _Dealt, flat: int, *, be
     if not len(orders):
         return
     tasks = tasks_of_shape(problem, program, costs, blocking=problem.runtime.blocks_sends(chunks_of(program.classes)))
-    paths = tasks.finish(orders, contended=False) / PICOSECONDS_PER_SECOND * dealt.jitter
-    for place in np.argsort(paths, kind="stable"):
-        if paths[place] >= best.seconds:
-            counts.bounded_b1 += 1
-            continue
-        counts.simulated += 1
-        step = int(tasks.finish(orders[place : place + 1], contended=True)[0]) / PICOSECONDS_PER_SECOND * dealt.jitter
-        if step < best.seconds:
-            best.seconds, best.plan = step, plan_of_lanes(problem, space, lanes, samples=deal.samples, order=orders[place])
+
+    def plan_of(order: IntArray) -> Plan:
+        return plan_of_lanes(problem, space, lanes, samples=deal.samples, order=order)
+
+    run_orders(tasks, orders, jitter=dealt.jitter, best=best, counts=counts, plan_of=plan_of)
 
 
 def plan_of_lanes(

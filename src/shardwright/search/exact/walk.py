@@ -1,0 +1,60 @@
+"""The walk of an exact search: shapes best first, and the orders of one shape by their longest paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.search.exact.state import Best, Counts
+from shardwright.search.exact.tasks import ShapeTasks
+from shardwright.search.limit import Limit
+from shardwright.search.standing import standing
+from shardwright.strategy.plan.plan import Plan
+from shardwright.units import PICOSECONDS_PER_SECOND
+
+Progress = Callable[[str, int, int], None]
+
+
+def best_first(
+    bounds: FloatArray, look: Callable[[int], None], *, best: Best, floor: float, limit: Limit, words: str, progress: Progress | None
+) -> tuple[IntArray, float]:
+    """Look at shapes in the order of their bounds, until none of the others can win or time is up.
+
+    Args:
+        bounds: (shapes,) seconds that no order of a shape is below. look: renews `best` by the shape with that number.
+        floor: seconds that no member without a bound of its own is below. words: what is done, for `progress`.
+
+    Returns:
+        The shapes that nobody looked at, and the seconds that no member is below which nobody looked at; at least those of the best if
+        all were.
+    """
+    turn = np.argsort(bounds, kind="stable")
+    for place, at in enumerate(turn):
+        if bounds[at] >= best.seconds or limit.ends(found=best.plan is not None):
+            return turn[place:], min(floor, float(bounds[at]))
+        look(int(at))
+        if progress is not None:
+            said = standing(words, best_s=best.seconds, lower_s=min(floor, float(bounds[at])), limit=limit)
+            progress(said, place + 1, len(turn))
+    return turn[:0], floor
+
+
+def run_orders(
+    tasks: ShapeTasks, orders: IntArray, *, jitter: float, best: Best, counts: Counts, plan_of: Callable[[IntArray], Plan]
+) -> None:
+    """Longest paths of all orders of a shape, then the steps of those whose path is below the best.
+
+    Args:
+        orders: (orders, stages, 2 m) actions, as `ShapeTasks.finish` takes them. jitter: factor on a step, of the devices that work.
+    """
+    paths = tasks.finish(orders, contended=False) / PICOSECONDS_PER_SECOND * jitter
+    for place in np.argsort(paths, kind="stable"):
+        if paths[place] >= best.seconds:
+            counts.bounded_b1 += 1
+            continue
+        counts.simulated += 1
+        step = int(tasks.finish(orders[place : place + 1], contended=True)[0]) / PICOSECONDS_PER_SECOND * jitter
+        if step < best.seconds:
+            best.seconds, best.plan = step, plan_of(orders[place])
