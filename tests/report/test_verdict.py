@@ -34,6 +34,19 @@ def test_a_strategy_that_does_not_fit_says_where_by_how_much_and_what_would() ->
     assert seconds == sorted(seconds)
 
 
+@pytest.mark.parametrize(("over", "blocks"), [(-1, True), (0, True), (1, False)])
+def test_where_the_blocks_alone_are_too_large_it_is_said(over: int, blocks: bool) -> None:
+    """Around the size of a device under which the tensors of its fullest stage just have room."""
+    found = simulation(ASKED, strategy="tp8 sp dp8 zero1").prediction
+    fragments = {stage.rank: dict(stage.items)["fragmentation"] for stage in found.stages}
+    capacity = max(stage.reserved - fragments[stage.rank] for stage in found.stages) - over
+    assert min(fragments.values()) > 1
+    device = replace(found, capacity_bytes=capacity, stages=tuple(replace(stage, capacity=capacity) for stage in found.stages))
+    words = verdict(device)
+    assert words.startswith("DOES NOT FIT")
+    assert ("its tensors fit" in words) == blocks
+
+
 def changed(change: str) -> str:
     """The strategy above with one axis changed, and data parallelism for the rest of 64 devices."""
     axis = change.rstrip("0123456789")

@@ -158,4 +158,10 @@ def verdict(p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fit
     where = f"devices {classes[worst.rank]}" if classes else f"stage {worst.rank}"
     over = format_bytes(worst.reserved - (worst.capacity or room))
     hint = f"; fits with {' or '.join(fitting)}" if fitting else ""
-    return f"{NO_FIT}: {where} by {over}{hint}"
+    blocks = "; its tensors fit, its allocator's blocks do not: PyTorch frees blocks and asks again in every step, for a time not priced"
+    return f"{NO_FIT}: {where} by {over}{hint}{blocks if _tensors_fit(p) else ''}"
+
+
+def _tensors_fit(p: Prediction) -> bool:
+    """Without the blocks that an allocator keeps beyond what is allocated, every stage has room."""
+    return all(s.reserved - dict(s.items).get("fragmentation", 0) <= (s.capacity or p.capacity_bytes) for s in p.stages)
