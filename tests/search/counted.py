@@ -17,6 +17,11 @@ from shardwright.strategy.text.grid_notation import parse_grid
 ASKED = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048, pins=(("tp_overlap", ("userbuffers",)),))
 """One value of each option, as in the question that was counted before."""
 EXPERTS = with_defaults(Request(model="deepseek-v3", cluster="h100-sxm:2048", seq_len=4096, global_batch=15360))
+STRADDLED = {
+    "domains": Request(model="deepseek-v3", cluster="gb200-nvl72:144", seq_len=4096, global_batch=3072),
+    "nodes": Request(model="llama-2-13b", cluster="aws-p3.16xlarge:48", seq_len=4096, global_batch=512),
+}
+"""Two NVLink domains of 72, and 48 nodes of 8 on a slow network: groups and pipelines of many members straddle them."""
 MESH = "tp8 sp pp16 vpp8 dp128 mbs1 zero1 schedule=interleaved-1f1b"
 
 
@@ -41,10 +46,11 @@ def main(what: str) -> None:
     load_kernels()
     if what == "plan":
         counted = calls_of(lambda: plan(ASKED))
-    elif what in ("experts", "first"):
-        problem = problem_of(EXPERTS)
+    elif what in ("experts", "first", *STRADDLED):
+        asked = with_defaults(STRADDLED.get(what, EXPERTS))
+        problem = problem_of(asked)
         facts = facts_of(problem)
-        space, capacity = space_of(EXPERTS, problem, facts), capacity_of(EXPERTS, problem)
+        space, capacity = space_of(asked, problem, facts), capacity_of(asked, problem)
         if what == "experts":
             # What is kept of a problem is there, as in a second search of a process that asks the same.
             find(problem, space, facts, capacity=capacity, top=4)

@@ -85,10 +85,15 @@ def runtime_called(name: str) -> Runtime:
     return replace(load_runtime("megatron-core"), name="derived", schedules=("gpipe", "1f1b", "interleaved-1f1b"), overlap_p2p=False)
 
 
-def small_problem(generator: random.Random) -> Problem:
+NODES = (2, 4, 8)
+DOMAINS = (6, 12)
+"""Islands that groups of a power of two do not divide."""
+
+
+def small_problem(generator: random.Random, *, nodes: tuple[int, ...] = NODES) -> Problem:
     model = small_model(generator)
-    node = generator.choice((2, 4, 8))
-    devices = node * generator.choice([n for n in (1, 2, 4, 3) if n * node <= 16])
+    node = generator.choice(nodes)
+    devices = node * generator.choice([n for n in (1, 2, 4, 3) if n * node <= max(16, 2 * max(nodes))])
     cluster = parse_cluster(f"{generator.choice(DEVICES)}:8")
     group = cluster.groups[0]
     kind = replace(group.kind, num_devices=node, island=node, nics=min(group.kind.nics, node))
@@ -114,9 +119,9 @@ def thinned(space: Space, generator: random.Random, *, most: int) -> Space:
     return replace(space, values=tuple((axis, tuple(values[axis])) for axis, _ in space.values))
 
 
-def small_case(seed: int, *, most: int = 3000) -> Case:
+def small_case(seed: int, *, most: int = 3000, nodes: tuple[int, ...] = NODES) -> Case:
     generator = random.Random(seed)
-    problem = small_problem(generator)
+    problem = small_problem(generator, nodes=nodes)
     facts = facts_of(problem)
     whole = generator.choice((standard_space, exhaustive_space))(problem, facts)
     space = thinned(whole, generator, most=most)

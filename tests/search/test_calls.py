@@ -40,6 +40,13 @@ def test_the_first_search_of_a_process_is_at_most_so_much_work() -> None:
     assert calls("first") <= 1_300_000
 
 
+@pytest.mark.proof
+@pytest.mark.parametrize(("what", "most"), [("nodes", 1_700_000), ("domains", 12_600_000)])
+def test_searches_where_groups_straddle_units_end(what: str, most: int) -> None:
+    """Bounds that price such groups by the cheapest of them leave thousands of members to simulate, at some 100,000 calls each."""
+    assert calls(what) <= most
+
+
 @pytest.mark.xfail(reason="405B on 16,384: 88 ms for a new mesh (39,554 calls), 18 to 28 for a known one; bar 50", strict=True)
 def test_a_new_mesh_is_lowered_and_simulated_in_50_ms_of_calls() -> None:
     """At 2.4 us a call, as measured on two idle cores."""

@@ -7,17 +7,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from shardwright.cost.step_costs import step_costs
 from shardwright.errors import InfeasibleError
 from shardwright.search.answer import Answer
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.find import find
+from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import enumerate_members, member_grid
 from shardwright.search.grid.mesh_bounds import mesh_bounds
 from shardwright.search.grid.meshes import idle_meshes
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import canonical
 from tests.search.brute import Counted, Judged, count, judge
-from tests.search.problems import Case, small_case
+from tests.search.problems import DOMAINS, Case, small_case
 from tests.tiers import many, seeds
 
 PROBLEMS = many(6, 26)
@@ -31,27 +33,40 @@ ROUNDING = 1 + 1e-12
 def test_answer_equals_brute_force(block: int, record_property: Callable[[str, object], None]) -> None:
     seen: Counter[str] = Counter()
     for turn, seed in enumerate(range(block * PROBLEMS, (block + 1) * PROBLEMS)):
-        case = small_case(seed, most=many(1500, 3000))
-        counted = count(case.problem, case.space, case.facts)
-        known = dict(zip(counted.grids, judge(case.problem, counted.grids.values()), strict=True))
-        needs = sorted(j.need for j in known.values())
-        # A capacity that is exactly some member's need, so that others exceed it; at times all exceed it.
-        capacity = needs[len(needs) * (turn % 4) // 4] - (turn % 12 == 0) if needs else 10**9
-        fits = sorted(j.step_s for j in known.values() if j.need <= capacity)
-        seen.update(members=len(known), infeasible=len(known) - len(fits))
-        assert_bounds_hold(case, known, capacity)
-        try:
-            answer = find(case.problem, case.space, case.facts, capacity=capacity, top=TOP)
-        except InfeasibleError:
-            assert not fits
-            seen.update(refused=1)
-        else:
-            assert_certified(answer, counted, fits, idle=case.space.fewest > 0)
+        assert_answer_is_best(small_case(seed, most=many(1500, 3000)), turn, seen)
     for name, number in seen.items():
         record_property(name, number)
     assert seen["members"] > 15 * PROBLEMS
     assert seen["infeasible"]
     assert seen["refused"]
+
+
+@pytest.mark.parametrize("block", seeds(1, 8))
+def test_answer_equals_brute_force_where_groups_straddle_islands(block: int) -> None:
+    """Islands of 6 and 12 devices, which groups of 4 and 8 do not divide."""
+    seen: Counter[str] = Counter()
+    for turn, seed in enumerate(range(block * PROBLEMS, (block + 1) * PROBLEMS)):
+        assert_answer_is_best(small_case(1006 + seed, most=many(1500, 3000), nodes=DOMAINS), turn, seen)
+    assert seen["members"] > 15 * PROBLEMS
+    assert seen["lined"] > PROBLEMS
+
+
+def assert_answer_is_best(case: Case, turn: int, seen: Counter[str]) -> None:
+    counted = count(case.problem, case.space, case.facts)
+    known = dict(zip(counted.grids, judge(case.problem, counted.grids.values()), strict=True))
+    needs = sorted(j.need for j in known.values())
+    # A capacity that is exactly some member's need, so that others exceed it; at times all exceed it.
+    capacity = needs[len(needs) * (turn % 4) // 4] - (turn % 12 == 0) if needs else 10**9
+    fits = sorted(j.step_s for j in known.values() if j.need <= capacity)
+    seen.update(members=len(known), infeasible=len(known) - len(fits))
+    seen["lined"] += assert_bounds_hold(case, known, capacity)
+    try:
+        answer = find(case.problem, case.space, case.facts, capacity=capacity, top=TOP)
+    except InfeasibleError:
+        assert not fits
+        seen.update(refused=1)
+    else:
+        assert_certified(answer, counted, fits, idle=case.space.fewest > 0)
 
 
 def test_problems_use_every_axis() -> None:
@@ -68,8 +83,9 @@ def test_problems_use_every_axis() -> None:
     assert min(seen.values()) >= 10, seen
 
 
-def assert_bounds_hold(case: Case, known: dict[Grid, Judged], capacity: int) -> None:
-    """Each member of the space is enumerated once, under bounds in their order: B0 <= B1 <= S."""
+def assert_bounds_hold(case: Case, known: dict[Grid, Judged], capacity: int) -> int:
+    """Each member of the space is enumerated once, under bounds in their order: B0 <= B1 <= S. Members with lines of their own."""
+    lined = 0
     idle = idle_meshes(case.space, case.facts)
     full = bound_space(case.problem, case.space, case.facts, capacity=capacity)
     mesh_s = mesh_bounds(case.problem, case.space, case.facts, idle, known=full.prepared)
@@ -81,14 +97,19 @@ def assert_bounds_hold(case: Case, known: dict[Grid, Judged], capacity: int) -> 
         bounded = bound_space(case.problem, case.space, case.facts, capacity=capacity, meshes=meshes)
         assert math.isfinite(floor) or not len(bounded.seconds), "a mesh without a bound has members"
         for place, bound in enumerate(bounded.seconds):
-            member = left.pop(canonical(member_grid(bounded.members, place), facts=case.facts))
+            grid, prepared = member_grid(bounded.members, place), bounded.prepared
+            member = left.pop(canonical(grid, facts=case.facts))
+            path_s = member_path(case.problem, prepared, place, grid, step_costs(case.problem, grid, prepared.priced(place)))
+            lined += prepared.lines is not None and int(prepared.lines.of_outer[prepared.outer_of(place)]) >= 0
             assert math.floor(bounded.memory[place]) <= member.need
             if math.isfinite(bound):
-                assert floor <= bound <= member.path_s * ROUNDING, member.grid
+                assert floor <= bound <= path_s * ROUNDING, member.grid
             else:
                 assert member.need > capacity
-            assert member.path_s <= member.step_s * ROUNDING, member.grid
+            assert member.path_s <= path_s * ROUNDING, member.grid
+            assert path_s <= member.step_s * ROUNDING, member.grid
     assert not left, "members of the space that were not enumerated"
+    return lined
 
 
 def assert_certified(answer: Answer, counted: Counted, fits: list[float], *, idle: bool) -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from shardwright.api.problems import facts_of, problem_of, space_of, with_defaults
-from shardwright.cost.critical_path import path_seconds
 from shardwright.cost.step_costs import step_costs
 from shardwright.hardware.overrides import effective_memory
 from shardwright.program.problem import under
 from shardwright.search.grid import paired
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.find import find
+from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import enumerate_members, member_grid
 from shardwright.search.grid.prepare import prepare
 from shardwright.search.request import Request
@@ -38,7 +38,7 @@ def _looseness(case: Case, sample: int) -> tuple[float, float]:
     loose_b0, loose_b1 = [], []
     for place in random_of(3).sample(feasible.tolist(), sample):
         grid, priced = member_grid(bounded.members, place), bounded.prepared.priced(place)
-        path = path_seconds(problem, grid, step_costs(problem, grid, priced))
+        path = member_path(problem, bounded.prepared, place, grid, step_costs(problem, grid, priced))
         seconds = simulate_grid(problem, grid).step_time_s
         assert bounded.seconds[place] <= path <= seconds * (1 + 1e-12)
         loose_b0.append(1 - bounded.seconds[place] / seconds)

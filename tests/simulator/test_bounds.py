@@ -20,6 +20,7 @@ from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Capture, ExpertDispatch, KeptOutput, Runtime, ScaleGroup, Scaling, SelectiveRecompute, TpOverlap
 from shardwright.search.grid.bounded import bound_space
+from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.space import AXES, Space
 from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
@@ -136,7 +137,7 @@ def test_each_tier_bounds_the_next(block: int) -> None:
         for place in places:
             member = member_grid(bounded.members, place)
             costs = step_costs(problem, member, bounded.prepared.priced(place))
-            bound, path = float(bounded.seconds[place]), path_seconds(problem, member, costs)
+            bound, path = float(bounded.seconds[place]), member_path(problem, bounded.prepared, place, member, costs)
             simulated = simulate_grid(problem, member)
             where = f"{problem.runtime.name} {member}"
             assert 0.0 < bound <= path, where

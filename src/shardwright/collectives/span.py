@@ -104,10 +104,15 @@ def span_of(
             here = np.maximum(here - fewer[level], -(-here // 2))
         below.append(np.maximum(here, below[-1]) if below else here)
     below.append(points[-1].astype(np.int64))
+    return span_with(tiers, tuple(below), in_network_reduction=in_network_reduction)
+
+
+def span_with(tiers: tuple[Tier, ...], below: tuple[IntArray, ...], *, in_network_reduction: bool = False) -> Span:
+    """The span of groups of which units of each tier hold `below` at most, (n,) each; the last is their size."""
     return Span(
-        below=tuple(below),
-        bandwidth=tuple([np.full(shape, tier.bandwidth, dtype=np.float64) for tier in tiers]),
-        latency_s=tuple([np.full(shape, tier.latency_s, dtype=np.float64) for tier in tiers]),
+        below=below,
+        bandwidth=tuple([np.full(below[-1].shape, tier.bandwidth, dtype=np.float64) for tier in tiers]),
+        latency_s=tuple([np.full(below[-1].shape, tier.latency_s, dtype=np.float64) for tier in tiers]),
         in_network_reduction=in_network_reduction,
     )
 

@@ -13,15 +13,14 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray, RecordArray
 
 SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED = 0, 1, 2
-MAX_RANKS = 4
-"""Ranks of a pipeline that B0 looks at."""
 
 
 class Costs(NamedTuple):
     """Tables as arrays; l = layer row, h = mesh row, t = block.
 
     forward, backward, selective, full: (t, l) seconds. saved: (t, modes, l). transient: (t, l) bytes, zero for blocks that are no layers.
-    border: (l, tiers). logits: (l,). gather, reduce, all_reduce, fetch, scatter, apart: (t, h) seconds of one layer.
+    border: (l, 2 tiers) seconds of a send across each tier, or one farther out if that is faster; then across just it.
+    logits: (l,). gather, reduce, all_reduce, fetch, scatter, apart: (t, h) seconds of one layer.
     dense, experts, frozen: (t, h) elements.
     logits_blocks, overlap_buffers: (l,) bytes. copied: (t, h) elements of tied weights that another block owns.
     spread: (t, h) elements that more devices sum than dp x cp. shard, expert_shard: (h,). norm: (h,) seconds. tied: (2, h) seconds to
@@ -65,13 +64,17 @@ class Costs(NamedTuple):
 
 
 class Patterns(NamedTuple):
-    """How (pp, vpp) spreads blocks; p = pattern, s = one of MAX_RANKS looked-at ranks, t = block.
+    """How (pp, vpp) spreads blocks; p = pattern, s = one of the looked-at ranks, t = block, w = way in which groups lie.
+
+    Blocks on ranks whose groups lie otherwise are other blocks, which stand behind those of the first way.
 
     ranks, chunks_per_rank, looked: (p,). rank: (p, s). stage, before, own, least: (p, s, t) blocks on the rank; in chunks 0..s-1; in
     chunk s; the fewest in any of its chunks. around: (p, s, t) blocks before the rank's last chunk, and p times that chunk's less the
     rank's. pieces: (p, s) of chunk s. first_pieces: (p,) of chunk 0. total: (p, t). redone, redone_before, redone_around, redone_own,
-    redone_least: recomputed layers for each recompute option k: (p, s, k). has_head, has_end: (p, s) the rank holds the head; an embedding
-    or head. first: (p, t) blocks of chunk 0.
+    redone_least: recomputed layers for each recompute option k: (p, s, k, w). has_head, has_end: (p, s) the rank holds the head; an
+    embedding or head. first: (p, t) blocks of chunk 0. crossed, crossed_around, sends: (p, s, k) borders of tier k before chunk s; before
+    the rank's last chunk; that the rank sends across a microbatch, forward and backward. crossed_total: (p, k) of all. Where it is not
+    known which tier each border crosses, the innermost that may be stands for all.
     """
 
     ranks: IntArray
@@ -95,11 +98,17 @@ class Patterns(NamedTuple):
     redone_total: FloatArray
     has_head: IntArray
     has_end: IntArray
+    crossed: FloatArray
+    crossed_around: FloatArray
+    crossed_total: FloatArray
+    sends: FloatArray
 
 
 class Outer(NamedTuple):
     """Strategies but for their memory choices; i = row. layer, mesh, pattern: rows of the tables (mesh: that of the whole group);
-    schedule; microbatches; border: tier of the fastest border; start: first member's place in the output. jitter: factor on its seconds.
+    schedule; microbatches; border: column of the table that the first k of the pattern's borders is; start: first member's place in
+    the output.
+    jitter: factor on its seconds.
     """
 
     layer: IntArray
@@ -133,6 +142,7 @@ class ChoiceArrays(NamedTuple):
 class Facts(NamedTuple):
     """Numbers of the problem: capacity, workspace and context in bytes, bytes an element, traffic and rates of the update, switches.
 
+    layer_block: the only block that is a layer, of the first way in which groups lie; -1 = there are several. blocks: of one way.
     layer_rows: of the tables under one set of modules. blocks_plain, blocks_several: sends hold up a rank of one chunk, of several.
     """
 
@@ -155,6 +165,7 @@ class Facts(NamedTuple):
     blocks_plain: bool
     blocks_several: bool
     layer_block: int
+    blocks: int
     layer_rows: int
     reserve: float
 
@@ -171,19 +182,23 @@ class CostRecords(NamedTuple):
 
 
 class PatternRecords(NamedTuple):
-    """`Patterns` for the kernel: pipelines (p,), ranks (p, s), blocks (p, s, t) and redone (p, s, k); what has no s is alike for all."""
+    """`Patterns` for the kernel: pipelines (p,), ranks (p, s), blocks (p, s, t), redone (p, s, k, w) and borders (p, s, k); what has no s
+    is alike for all.
+    """
 
     pipelines: RecordArray
     ranks: RecordArray
     blocks: RecordArray
     redone: RecordArray
+    borders: RecordArray
 
 
 class Scratch(NamedTuple):
     """Sums of one outer row, filled once and read for each of its members. s = looked-at rank, r = redo option, o = offload option.
 
     ranks: (s,) local elements `dense`, `experts`, `spread`, `frozen`, `largest`, `ends` (dense with copies of tied weights under
-    `held_dense`), seconds `reduce_own`, `gather_all`, and chunks in flight, `flying`.
+    `held_dense`), seconds `reduce_own`, `gather_all`, of borders on the way to its first chunk, `reached`, from there round to its last one
+    and back, `beyond`, and that hold it up, `sends`; and chunks in flight, `flying`.
     redos: (r, s) `live`, bytes of activations, logits and temporaries at the fullest, and `blocks`, the same as the allocator's blocks;
     seconds of a microbatch: `work` on the rank, `head`, `tail` of the chunks before it, forward and back, `around` of
     `Patterns.around`, `own` of chunk s's backward.
@@ -221,6 +236,14 @@ def pattern_records(patterns: Patterns) -> PatternRecords:
         ranks=_records({name: getattr(patterns, name) for name in ("rank", "pieces", "has_head", "has_end")}),
         blocks=_records(blocks | {"first": patterns.first[:, None], "total": patterns.total[:, None]}),
         redone=_records(redone | {"stage": patterns.redone, "total": patterns.redone_total[:, None]}),
+        borders=_records(
+            {
+                "before": patterns.crossed,
+                "around": patterns.crossed_around,
+                "total": patterns.crossed_total[:, None],
+                "sends": patterns.sends,
+            }
+        ),
     )
 
 
@@ -234,13 +257,13 @@ def fact_records(facts: Facts) -> RecordArray:
     return _records({name: np.array([value]) for name, value in facts._asdict().items()})
 
 
-def scratch_of(redo_options: int, offloads: int) -> Scratch:
-    """Room for the sums of one outer row."""
+def scratch_of(redo_options: int, offloads: int, *, ranks: int) -> Scratch:
+    """Room for the sums of one outer row, of so many looked-at ranks."""
     return Scratch(
-        ranks=np.zeros(MAX_RANKS, dtype=_floats(_OF_RANK)),
-        redos=np.zeros((redo_options, MAX_RANKS), dtype=_floats(_OF_REDO)),
+        ranks=np.zeros(ranks, dtype=_floats(_OF_RANK)),
+        redos=np.zeros((redo_options, ranks), dtype=_floats(_OF_REDO)),
         way=np.zeros(redo_options),
-        held=np.zeros((offloads, MAX_RANKS)),
+        held=np.zeros((offloads, ranks)),
         update=np.zeros(offloads),
     )
 
@@ -250,7 +273,21 @@ _BY_MESH = (
     *("copied", "gather_copy", "reduce_copy"),
 )
 _BY_GROUP = ("shard", "expert_shard", "norm", "passes", "embedding", "communicators", "slowdown", "scales")
-_OF_RANK = ("dense", "experts", "spread", "frozen", "largest", "ends", "held_dense", "reduce_own", "gather_all", "flying")
+_OF_RANK = (
+    "dense",
+    "experts",
+    "spread",
+    "frozen",
+    "largest",
+    "ends",
+    "held_dense",
+    "reduce_own",
+    "gather_all",
+    "flying",
+    "reached",
+    "beyond",
+    "sends",
+)
 _OF_REDO = ("live", "blocks", "work", "head", "tail", "around", "own")
 
 

@@ -18,8 +18,6 @@ import numpy as np
 from shardwright.arrays import FloatArray, RecordArray
 from shardwright.compiled import allocation_free, inlined, inner
 from shardwright.cost.bound_arrays import (
-    SCHEDULE_1F1B,
-    SCHEDULE_GPIPE,
     ChoiceArrays,
     CostRecords,
     Costs,
@@ -34,94 +32,14 @@ from shardwright.cost.bound_arrays import (
     pattern_records,
     scratch_of,
 )
+from shardwright.cost.bound_memory import fill_elements, fill_held, fill_live
 from shardwright.cost.terms import (
     backward_layer,
     forward_layer,
-    gathered_elements,
     gathers_again,
     optimizer_seconds,
-    parameter_bytes,
     reserved_bytes,
-    temporary_bytes,
 )
-
-
-@inner
-def _in_flight(schedule: int, ranks: int, chunks: int, rank: int, microbatches: int) -> float:
-    """Chunks whose activations a rank holds at its fullest."""
-    if schedule == SCHEDULE_GPIPE:
-        return float(microbatches * chunks)
-    if schedule == SCHEDULE_1F1B:
-        return float(min(microbatches, ranks - rank))
-    return float(min(microbatches * chunks, 2 * (ranks - rank - 1) + (chunks - 1) * ranks + 1))
-
-
-@inner
-def _fill_elements(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, p: int, layer: int, h: int, schedule: int, microbatches: int
-) -> None:
-    """Local elements and chunks in flight of each looked-at rank."""
-    pipeline = patterns.pipelines[p]
-    for s in range(pipeline["looked"]):
-        dense = 0.0
-        experts = 0.0
-        spread = 0.0
-        frozen = 0.0
-        largest = 0.0
-        ends = 0.0
-        copied = 0.0
-        rank = patterns.ranks[p, s]["rank"]
-        for t in range(costs.meshes.shape[1]):
-            n = patterns.blocks[p, s, t]["stage"]
-            if n > 0.0:
-                block = costs.meshes[h, t]
-                if rank > 0:
-                    copied = max(copied, block["copied"])
-                dense += n * block["dense"]
-                experts += n * block["experts"]
-                spread += n * block["spread"]
-                frozen += n * block["frozen"]
-                if costs.layers[layer, t]["transient"] > 0.0:
-                    largest = max(largest, block["dense"] + block["experts"])
-                else:
-                    ends += n * (block["dense"] + block["experts"])
-        held = scratch.ranks[s]
-        held["dense"] = dense
-        held["experts"] = experts
-        held["spread"] = spread
-        held["frozen"] = frozen
-        held["largest"] = largest
-        held["ends"] = ends
-        held["held_dense"] = dense + copied
-        held["flying"] = _in_flight(schedule, pipeline["ranks"], pipeline["chunks_per_rank"], rank, microbatches)
-
-
-@inner
-def _fill_live(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, layer: int, h: int, r: int, mode: int, redo: int
-) -> None:
-    """Activations, logits and temporaries at the fullest under one recompute option."""
-    use = 1 if mode == 1 else 0
-    for s in range(patterns.pipelines[p]["looked"]):
-        saved = 0.0
-        transient = 0.0
-        for t in range(costs.meshes.shape[1]):
-            block = patterns.blocks[p, s, t]
-            is_layer = costs.layers[layer, t]["transient"] > 0.0
-            kept = 2 if mode == 2 and is_layer and facts["layer_block"] < 0 else use
-            saved += block["least"] * costs.saved[layer, t, kept]
-            if is_layer and block["stage"] > 0.0:
-                transient = max(transient, costs.saved[layer, t, 0] - costs.saved[layer, t, mode])
-        if mode == 2 and facts["layer_block"] >= 0:
-            t = facts["layer_block"]
-            saved -= patterns.redone[p, s, redo]["least"] * (costs.saved[layer, t, 0] - costs.saved[layer, t, 2])
-        rank, row = patterns.ranks[p, s], costs.rows[layer]
-        end = costs.groups[h]["embedding"] if rank["has_end"] else 0.0
-        logits = row["logits"] if rank["has_head"] else 0.0
-        blocks = row["logits_blocks"] if rank["has_head"] else 0.0
-        brief = temporary_bytes(transient, end, logits)
-        scratch.redos[r, s]["live"] = scratch.ranks[s]["flying"] * saved + logits + brief
-        scratch.redos[r, s]["blocks"] = blocks + transient + end - logits - brief
 
 
 @inner
@@ -182,12 +100,14 @@ def _fill_work(
             sums["around"] += block["around"] * (f + b)
             sums["own"] += block["own"] * b
             if more > 0.0:
-                layers = patterns.redone[p, s, redo]
+                layers = patterns.redone[p, s, redo, t // facts["blocks"]]
                 sums["work"] += layers["stage"] * more
                 sums["tail"] += layers["before"] * more
                 sums["around"] += layers["around"] * more
                 sums["own"] += layers["own"] * more
-        way += patterns.blocks[p, 0, t]["total"] * (f + b) + patterns.redone[p, 0, redo]["total"] * more
+        way += patterns.blocks[p, 0, t]["total"] * (f + b)
+        if more > 0.0:
+            way += patterns.redone[p, 0, redo, t // facts["blocks"]]["total"] * more
     scratch.way[r] = way
 
 
@@ -218,37 +138,6 @@ def _fill_sync(
 
 
 @inner
-def _held(elements: float, shard: float, cut: bool) -> float:
-    return np.ceil(elements / shard) if cut else elements
-
-
-@inner
-def _fill_held(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, h: int, zero: int, o: int, offload: float
-) -> None:
-    """Bytes that live through the step on each looked-at rank."""
-    shard, expert_shard = costs.groups[h]["shard"], costs.groups[h]["expert_shard"]
-    for s in range(patterns.pipelines[p]["looked"]):
-        of = scratch.ranks[s]
-        dense, experts = of["held_dense"], of["experts"]
-        sharded = np.ceil(dense / shard) + np.ceil(experts / expert_shard)
-        parameters = parameter_bytes(
-            zero,
-            dense + experts,
-            sharded,
-            # Summed by more devices than the rest, so sharded further: ZeRO-3 may leave nothing of it.
-            of["frozen"] + (of["spread"] if zero < 3 else 0.0),
-            gathered_elements(of["ends"], of["largest"], facts["prefetch"]),
-            facts["parameter_bytes"],
-            facts["shard_bytes"],
-        )
-        gradients = (_held(dense, shard, zero >= 2) + _held(experts, expert_shard, zero >= 2)) * facts["gradient_bytes"]
-        gradients += (dense + experts) * facts["own_gradient_bytes"] if zero < 2 else 0.0
-        states = (_held(dense, shard, zero >= 1) + _held(experts, expert_shard, zero >= 1)) * facts["state_bytes"]
-        scratch.held[o, s] = parameters + gradients + np.floor(states * (100.0 - offload) / 100.0) + facts["workspace"]
-
-
-@inner
 def _update(
     scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, h: int, zero: int, offload: float
 ) -> float:
@@ -270,14 +159,40 @@ def _update(
 
 
 @inner
+def _border_seconds(
+    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, layer: int, tier: int, m: float
+) -> float:
+    """Sends on each looked-at rank's ways, and those that hold it up; returns those of the way through all chunks and back."""
+    pipeline = patterns.pipelines[p]
+    blocks = facts["blocks_plain"] if pipeline["chunks_per_rank"] == 1 else facts["blocks_several"]
+    way = 0.0
+    for k in range(patterns.borders.shape[2]):
+        way += 2.0 * patterns.borders[p, 0, k]["total"] * costs.border[layer, tier + k]
+    for s in range(pipeline["looked"]):
+        of = scratch.ranks[s]
+        reached, beyond, sends, last = 0.0, 0.0, 0.0, 0.0
+        for k in range(patterns.borders.shape[2]):
+            crossed, border = patterns.borders[p, s, k], costs.border[layer, tier + k]
+            reached += crossed["before"] * border
+            beyond += (2.0 * crossed["around"] - crossed["before"]) * border
+            sends += m * crossed["sends"] * border
+            if crossed["sends"] > 0.0:
+                last = max(last, border)
+        of["reached"] = reached
+        of["beyond"] = beyond
+        # The very last send of a rank may end after its last action.
+        of["sends"] = max(sends - last, 0.0) if blocks else 0.0
+    return way
+
+
+@inner
 def _ready(
     scratch: Scratch,
     patterns: PatternRecords,
-    facts: np.void,
     p: int,
     r: int,
     m: float,
-    border: float,
+    sent: float,
     first_reduce: float,
     first_gather: float,
     tied: float,
@@ -285,23 +200,15 @@ def _ready(
     """Lower bound of the instant at which every gradient is reduced; those of `tied` weights come last on both ends."""
     pipeline = patterns.pipelines[p]
     ranks = pipeline["ranks"]
-    chunks = float(pipeline["chunks_per_rank"])
-    late: float = first_gather + scratch.way[r] + 2.0 * (ranks * chunks - 1.0) * border
+    late: float = first_gather + scratch.way[r] + sent
     for s in range(pipeline["looked"]):
-        sums, rank, pieces = scratch.redos[r, s], patterns.ranks[p, s]["rank"], patterns.ranks[p, s]["pieces"]
-        sends = 0.0
-        if (facts["blocks_plain"] if chunks == 1.0 else facts["blocks_several"]) and ranks > 1:
-            forward_sends = chunks - 1.0 if rank == ranks - 1 else chunks
-            backward_sends = chunks - 1.0 if rank == 0 else chunks
-            # The very last send of a rank may end after its last action.
-            sends = max((m * (forward_sends + backward_sends) - 1.0) * border, 0.0)
-        done = first_gather + sums["head"] + rank * border + m * sums["work"] + sends
-        reduce = scratch.ranks[s]["reduce_own"]
+        sums, of, rank, pieces = scratch.redos[r, s], scratch.ranks[s], patterns.ranks[p, s]["rank"], patterns.ranks[p, s]["pieces"]
+        done = first_gather + sums["head"] + of["reached"] + m * sums["work"] + of["sends"]
+        reduce = of["reduce_own"]
         own = max(reduce / pieces, reduce - sums["own"] * (pieces - 1.0) / pieces)
         late = max(late, done + own + (tied if rank == 0 or rank == ranks - 1 else 0.0))
-        back = sums["tail"] + rank * border
-        around = sums["around"] - sums["head"] + (2.0 * (chunks - 1.0) * ranks + rank) * border - sends
-        late = max(late, done + max(back, around) + first_reduce / pipeline["first_pieces"] + tied)
+        around = sums["around"] - sums["head"] + of["beyond"] - of["sends"]
+        late = max(late, done + max(sums["tail"] + of["reached"], around) + first_reduce / pipeline["first_pieces"] + tied)
     return late
 
 
@@ -320,15 +227,15 @@ def _bound_outer(
     layer, p, mesh, at = row["layer"], row["pattern"], row["mesh"], row["start"]
     zero_list, redo_list = row["zero_list"], row["redo_list"]
     m = float(row["microbatches"])
-    border = costs.border[layer, row["border"]] if patterns.pipelines[p]["ranks"] > 1 else 0.0
     looked = patterns.pipelines[p]["looked"]
-    _fill_elements(scratch, costs, patterns, p, layer, mesh, row["schedule"], row["microbatches"])
+    sent = _border_seconds(scratch, costs, patterns, facts, p, layer, row["border"], m)
+    fill_elements(scratch, costs, patterns, p, layer, mesh, row["schedule"], row["microbatches"])
     for ri in range(choices.redo_lists.shape[1]):
         r = choices.redo_lists[redo_list, ri]
         if r < 0:
             break
         under = layer + choices.redo_modules[r] * facts["layer_rows"]
-        _fill_live(scratch, costs, patterns, facts, p, under, mesh, r, choices.redo_mode[r], choices.redo_layers[r])
+        fill_live(scratch, costs, patterns, facts, p, under, mesh, r, choices.redo_mode[r], choices.redo_layers[r])
         scratch.way[r] = -1.0
     plain = True
     for zi in range(choices.zero_lists.shape[1]):
@@ -343,7 +250,7 @@ def _bound_outer(
             first_gather = 0.0
         for oi in range(choices.offload.shape[0]):
             offload = float(choices.offload[oi])
-            _fill_held(scratch, costs, patterns, facts, p, h, zero, oi, offload)
+            fill_held(scratch, costs, patterns, facts, p, h, zero, oi, offload)
             scratch.update[oi] = _update(scratch, costs, patterns, facts, p, h, zero, offload)
         # Only ZeRO-2 and 3 put communication beside a microbatch's compute.
         beside = zero == 3 or (zero == 2 and facts["every_microbatch"])
@@ -367,7 +274,7 @@ def _bound_outer(
                             under = layer + choices.redo_modules[r] * facts["layer_rows"]
                             _fill_work(scratch, costs, patterns, facts, p, under, h, r, zero, choices.redo_mode[r], choices.redo_layers[r])
                         tied = group["tied_reduce"] if zero > 0 else group["tied_all_reduce"]
-                        ready = _ready(scratch, patterns, facts, p, r, m, border, first_reduce, first_gather, tied)
+                        ready = _ready(scratch, patterns, p, r, m, sent, first_reduce, first_gather, tied)
                     spent = ready + scratch.update[oi] + group["norm"]
                     # Clocks of B1 and S are whole picoseconds: a rounding of each task stays below this margin.
                     time_out[at] = spent * row["jitter"] * (1.0 - 1e-9)
@@ -395,7 +302,7 @@ def bound_members(costs: Costs, patterns: Patterns, outer: Outer, choices: Choic
     Members of outer row i are its zero options x its redo options x all offload options, in this order, from `outer.start[i]`.
     """
     time_out, memory_out = np.empty(int(outer.start[-1])), np.empty(int(outer.start[-1]))
-    scratch = scratch_of(len(choices.redo_mode), len(choices.offload))
+    scratch = scratch_of(len(choices.redo_mode), len(choices.offload), ranks=patterns.rank.shape[1])
     tables = cost_records(costs), pattern_records(patterns), outer_records(outer)
     _bound_all(scratch, *tables, choices, fact_records(facts), time_out, memory_out)
     return time_out, memory_out

@@ -93,6 +93,7 @@ def sync_table(
     runtime: Runtime,
     shared: frozenset[str] = frozenset(),
     timed: bool = True,
+    lying: tuple[SumSpans, SumSpans] | None = None,
 ) -> SyncTable:
     """Price every block's synchronisation for every row: never more than what the true groups of `program.stages.contribution` take.
 
@@ -103,6 +104,7 @@ def sync_table(
         unrouted: the blocks where experts are cut like the MLP, for rows that copy tokens over tp; empty = no such rows, or no experts.
         repeats: how often the model has each block. timed: False = elements are counted, and nothing takes time.
         shard: members of a sharding group, shape (n,), dividing dp x cp (the whole of it for plain ZeRO).
+        lying: the groups that sum dense parameters and experts', where it is known how they lie; None = as strides say.
 
     A layer below the runtime's bucket size shares its bucket's latency with its neighbours: T(bucket) x layer / bucket.
     """
@@ -112,7 +114,7 @@ def sync_table(
     holders = dense_axes[0][0] * dense_axes[1][0]
     expert_shard = np.gcd(np.maximum(shard * edp // holders, 1), edp)
     groups = _groups(dense_axes, shard)
-    dense, experts = sum_spans(groups, shard, network), sum_spans(_groups(expert_axes, expert_shard), expert_shard, network)
+    dense, experts = lying or (sum_spans(groups, shard, network), sum_spans(_groups(expert_axes, expert_shard), expert_shard, network))
     sizes = sum_sizes(job, runtime)
     shape = (len(programs), len(rows))
     tied = {"all_reduce": np.zeros(len(rows)), "reduce": np.zeros(len(rows))}

@@ -148,7 +148,7 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
     buffers = overlap_buffer_bytes(
         problem,
         tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]),
-        cut=_within(rows, network) & (rows["tp"] > 1) & (rows["sp"] == 1),
+        cut=_surely_within(rows, network) & (rows["tp"] > 1) & (rows["sp"] == 1),
     )
     return LayerTable(
         **{name: values.reshape(*values.shape[:-2], sets * each) for name, values in found.items()},
@@ -218,10 +218,24 @@ def _some_sums(lowered: _Lowered, local: Degrees, some: IntArray, *, machine: Ma
     return block_sums(lowered.program, lowered.variants, few, machine=machine, members=partial(members_along, few))
 
 
-def _within(rows: Rows, network: Network) -> BoolArray:
-    """(n,) tensor-parallel groups lie in an island."""
-    inside: BoolArray = (rows["tp"] == 1) | (network.tiers[0].num_devices % (rows["tp"] * rows["s_tp"]) == 0)
+def tensor_groups_inside(rows: Rows, *, island: int) -> BoolArray:
+    """(n,) all tensor-parallel groups of a mesh lie in islands: they divide these, or the whole mesh lies in one.
+
+    Where an island's end is no end of a run of groups, it cuts one of them.
+    """
+    tp = rows["tp"]
+    inside: BoolArray = (tp == 1) | (island % (tp * rows["s_tp"]) == 0) | (tp * rows["cp"] * rows["dp"] * rows["pp"] <= island)
     return inside
+
+
+def _within(rows: Rows, network: Network) -> BoolArray:
+    """(n,) tensor-parallel groups of the plan lie in an island, as `within` says; of rows of a part of a mesh: those of the part."""
+    return rows["within"] > 0 if "within" in rows.columns else tensor_groups_inside(rows, island=network.tiers[0].num_devices)
+
+
+def _surely_within(rows: Rows, network: Network) -> BoolArray:
+    """The same, but of rows of a part of a mesh whether those of any mesh with such groups do: so that bytes stay a lower bound."""
+    return rows["within"] > 0 if "within" in rows.columns else network.tiers[0].num_devices % (rows["tp"] * rows["s_tp"]) == 0
 
 
 class _Shared:

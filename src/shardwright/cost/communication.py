@@ -12,7 +12,7 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import PriceList, collective_seconds, price_list
 from shardwright.collectives.registry import CALL_NCCL, algorithms_for
-from shardwright.collectives.span import Span, lie_alike, span_of
+from shardwright.collectives.span import Span, lie_alike, span_of, span_with
 from shardwright.cost.degree_rows import Rows
 from shardwright.hardware.catalog.kernel_tables import SAME_LINKS, TABLE_ORIGIN, CollectiveCurve, collective_curves, curve_seconds
 from shardwright.hardware.cluster import Cluster, Tier
@@ -116,12 +116,17 @@ def _folded(degree: IntArray, start: IntArray, rows: Rows) -> Axes:
 
 
 def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
-    """Spans of the groups along `axis`: one if all groups of every row lie alike, else all that some group may have.
+    """Spans of the groups along `axis`: one if all groups of every row lie alike or the rows say how they lie (`Rows.lying`), else all
+    that some group may have.
 
     What costs least over these is a lower bound of every device's cost: where an island's link is slower than the network's, a group of
     one island is not the fastest.
     """
     axes = axes_of(axis, rows)
+    known = rows.lying(axis)
+    if known:
+        size = np.prod([degree for degree, _ in axes], axis=0)
+        return (span_with(network.tiers, (*known, size), in_network_reduction=network.in_network_reduction),)
     first = span_of(network.tiers, axes, in_network_reduction=network.in_network_reduction)
     alike = lie_alike(network.tiers, axes)
     if bool(alike.all()):
@@ -133,7 +138,9 @@ def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
 
 
 def all_alike(rows: Rows, network: Network) -> BoolArray:
-    """(n,) the groups of every axis inside a stage lie alike."""
+    """(n,) the groups of every axis inside a stage lie alike, or as the rows say."""
+    if rows.lying("tp"):
+        return np.ones(len(rows), dtype=np.bool_)
     alike: BoolArray = np.all(
         [lie_alike(network.tiers, axes_of(axis, rows)) for axis in ("tp", "ulysses", "ring", "ep", "etp", "coset")], axis=0
     )

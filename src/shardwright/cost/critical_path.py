@@ -253,11 +253,17 @@ def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...])
     return result
 
 
-def border_picoseconds(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> tuple[IntArray, IntArray]:
-    """(chunks,) picoseconds of the send out of each chunk, forward and backward: the fastest replica's border."""
+def border_picoseconds(
+    costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...], *, crossed: BoolArray | None = None
+) -> tuple[IntArray, IntArray]:
+    """(chunks,) picoseconds of the send out of each chunk, forward and backward: the fastest replica's border.
+
+    Args:
+        crossed: the tiers that devices of each rank send across, as `border_tiers` has them of all; None = of all.
+    """
     rank = np.arange(len(costs.contents)) % grid.pp
     # An inner tier may be the slower one (cards behind a host bridge on a fast network).
-    crossed = border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers)
+    crossed = border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers) if crossed is None else crossed
     forward, backward = np.where(crossed, picoseconds(costs.border_s), np.iinfo(np.int64).max).min(axis=-1)
     return forward[rank], backward[rank]
 
@@ -273,14 +279,17 @@ def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> Floa
     return np.ascontiguousarray(share[:, np.arange(len(costs.contents)) % grid.pp])
 
 
-def path_seconds(problem: Problem, grid: Grid, costs: StepCosts, *, table: ActionTable | None = None) -> float:
+def path_seconds(
+    problem: Problem, grid: Grid, costs: StepCosts, *, table: ActionTable | None = None, crossed: BoolArray | None = None
+) -> float:
     """Tier B1, in seconds: the longest path through the order to the last rank's end, then the slowest update, with jitter.
 
     Args:
-        costs: of the grid, from the columns of the tables. table: the order, if it is not the grid's schedule's.
+        costs: of the grid, from the columns of the tables, or of one of its lines. table: the order, if it is not the grid's schedule's.
+        crossed: tiers that the line sends across; None = the fastest of all devices counts.
     """
     runtime = problem.runtime
-    forward, backward = border_picoseconds(costs, grid, problem.cluster.tiers())
+    forward, backward = border_picoseconds(costs, grid, problem.cluster.tiers(), crossed=crossed)
     order = table or order_table(grid, microbatches=microbatches_of(problem, grid))
     ready = walk(
         order.row_start,

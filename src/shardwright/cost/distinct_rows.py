@@ -22,7 +22,7 @@ def distinct_rows(problem: Problem, rows: Rows) -> tuple[Rows, IntArray]:
     2,048 devices that may idle, 34,163 rows are 1,487.
     """
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
-    columns = [rows[name] for name in _DEGREES] + [all_alike(rows, network).astype(np.int64)]
+    columns = [rows[name] for name in (*_DEGREES, "within") if name in rows.columns] + [all_alike(rows, network).astype(np.int64)]
     for axis in _AXES:
         for span in spans_along(axis, rows, network):
             parts = (*span.below, *span.bandwidth, *span.latency_s)

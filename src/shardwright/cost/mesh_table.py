@@ -11,7 +11,7 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import span_of
 from shardwright.cost.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.column_sums import SYNCS, SyncTable, link_shares, sync_table
+from shardwright.cost.column_sums import SYNCS, SumSpans, SyncTable, link_shares, sync_table
 from shardwright.cost.columns import programs_of
 from shardwright.cost.communication import Network, axes_of, least_seconds, network_of, spans_along, tokens_copied
 from shardwright.cost.degree_rows import Rows
@@ -58,20 +58,23 @@ def shared_parameters(model: Model) -> frozenset[str]:
     return frozenset(owned & {p.tied_to for o in last.operators for p in o.parameters if p.tied_to})
 
 
-def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
-    """Price the step's end for every mesh row and sharding group."""
+def mesh_table(problem: Problem, rows: Rows, shard: IntArray, *, lying: tuple[SumSpans, SumSpans] | None = None) -> MeshTable:
+    """Price the step's end for every mesh row and sharding group.
+
+    Args:
+        lying: how the groups of one device of each row lie that sum dense parameters and experts'; None = only rows whose groups all lie
+            alike have sums that take time.
+    """
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
-    n, sync = len(rows), _sync(problem, rows, shard, network)
+    n, sync = len(rows), _sync(problem, rows, shard, network, lying=lying)
     norm = least_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), spans=spans_along("world", rows, network), network=network)
     trained = any(p.klass in TABLES and p.trainable for b in problem.model.blocks for o in b.operators for p in o.parameters)
     table_elements = trained * -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
     gather_copy, reduce_copy = copy_seconds(problem, sync)
-    # Groups that lie unlike each other in the units of the network are priced by the plan alone.
-    alike = lies_in_units(rows, tuple(t.num_devices for t in network.tiers))
-    sync = replace(
-        sync,
-        **{name: getattr(sync, name) * alike for name in (*SYNCS, "tied_all_reduce", "tied_reduce")},
-    )
+    # Of groups that lie unlike each other in the units of the network each is priced by itself; those of tied weights by the plan alone.
+    alike = lies_in_units(rows, tuple(t.num_devices for t in network.tiers)) & (lying is None)
+    unknown = ("tied_all_reduce", "tied_reduce") if lying else (*SYNCS, "tied_all_reduce", "tied_reduce")
+    sync = replace(sync, **{name: getattr(sync, name) * alike for name in unknown})
     return MeshTable(
         sync=sync,
         norm_s=norm,
@@ -112,7 +115,15 @@ def scale_waits(problem: Problem, rows: Rows) -> FloatArray:
     return np.zeros(len(rows)) + waits
 
 
-def _sync(problem: Problem, rows: Rows, shard: IntArray, network: Network, *, timed: bool = True) -> SyncTable:
+def _sync(
+    problem: Problem,
+    rows: Rows,
+    shard: IntArray,
+    network: Network,
+    *,
+    timed: bool = True,
+    lying: tuple[SumSpans, SumSpans] | None = None,
+) -> SyncTable:
     # Rows do not tell whether the stream is cut by position: what more devices sum there is not priced at all.
     programs = programs_of(problem, Structure(sequence_parallel=True, routed=True))
     copied = tokens_copied(rows)
@@ -131,6 +142,7 @@ def _sync(problem: Problem, rows: Rows, shard: IntArray, network: Network, *, ti
         runtime=problem.runtime,
         shared=shared_parameters(problem.model),
         timed=timed,
+        lying=lying,
     )
 
 

@@ -104,7 +104,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         gather_s=start,
         reduce_s=end,
         tied_s=_tied_seconds(choices, priced),
-        pieces=pieces_of(problem, layout),
+        pieces=pieces_of(layout, overlapped=problem.runtime.overlap_grad_reduce),
         optimizer_s=optimizer,
         update_s=update,
         after_s=after,
@@ -166,9 +166,9 @@ def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArra
     return parts
 
 
-def pieces_of(problem: Problem, layout: ChunkLayout) -> IntArray:
-    """(c,) buckets of each chunk: one if nothing hides them; else one a layer up to MAX_PIECES."""
-    if not problem.runtime.overlap_grad_reduce:
+def pieces_of(layout: ChunkLayout, *, overlapped: bool) -> IntArray:
+    """(c,) buckets of each chunk: one if nothing hides them (`Runtime.overlap_grad_reduce`); else one a layer up to MAX_PIECES."""
+    if not overlapped:
         return np.ones(len(layout.contents), dtype=np.int64)
     result: IntArray = np.clip(layout.counts.sum(axis=1), 1, MAX_PIECES)
     return result

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
+from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_bytes import step_bytes
 from shardwright.cost.step_costs import step_costs
 from shardwright.program.problem import Problem
+from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.prepare import Prepared
 from shardwright.search.limit import Limit
@@ -172,7 +173,7 @@ def _path(
         outcome.too_large += 1
         return
     outcome.paths += 1
-    seconds = path_seconds(problem, grid, step_costs(problem, grid, priced))
+    seconds = member_path(problem, prepared, place, grid, step_costs(problem, grid, priced))
     heapq.heappush(heap, (max(seconds, bound), _B1, place, grid))
 
 

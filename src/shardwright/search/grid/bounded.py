@@ -12,9 +12,10 @@ from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import step_costs
 from shardwright.program.problem import Problem, under
+from shardwright.search.grid.line_bounds import raise_by_lines
 from shardwright.search.grid.members import Members, enumerate_members, member_grid
 from shardwright.search.grid.meshes import Meshes
-from shardwright.search.grid.prepare import Prepared, bound_all, prepare
+from shardwright.search.grid.prepare import Prepared, bound_all, facts_of, prepare, with_lines
 from shardwright.search.grid.space import Space
 from shardwright.simulator.prediction import StageMemory
 from shardwright.simulator.simulate import memory_of_grid
@@ -83,15 +84,21 @@ def crossed(space: Space, meshes: Meshes, bounded: Bounded, *, keep: bool) -> Cr
     )
 
 
-def bound_space(problem: Problem, space: Space, facts: GridFacts, *, capacity: float, meshes: Meshes | None = None) -> Bounded:
+def bound_space(
+    problem: Problem, space: Space, facts: GridFacts, *, capacity: float, meshes: Meshes | None = None, until: float = math.inf
+) -> Bounded:
     """Enumerate the members of `space` on all devices, or on some `meshes`, and bound them.
 
     Args:
-        capacity: bytes of a device.
+        capacity: bytes of a device. until: seconds; members whose groups lie unlike are looked at line by line where they may be faster.
     """
     members = enumerate_members(problem, space, facts, meshes=meshes)
     prepared = prepare(problem, members)
     seconds, memory = bound_all(problem, prepared, capacity=capacity)
+    below = np.concatenate([[0], np.cumsum(seconds < until)])[members.start]
+    prepared = with_lines(problem, prepared, below[1:] > below[:-1])
+    if prepared.lines is not None:
+        raise_by_lines(problem, prepared, facts_of(problem, devices=space.devices, capacity=capacity), seconds)
     return Bounded(members=members, prepared=prepared, seconds=seconds, memory=memory)
 
 

@@ -160,7 +160,8 @@ class _Run:
 
     def cross(self, meshes: Meshes) -> tuple[Refinement, bool]:
         """All members of some meshes with their bounds, to be refined; and whether there is room for them to wait."""
-        some = bound_space(self.problem, self.space, self.facts, capacity=self.capacity, meshes=meshes)
+        until = self.found.outcome.worst_of(self.top)
+        some = bound_space(self.problem, self.space, self.facts, capacity=self.capacity, meshes=meshes, until=until)
         kept = sum(part.num_members for part in self.found.crossed if part.whole is not None)
         room = (kept + some.members.num_members) * MEMBER_BYTES <= self.half
         self.found.crossed.append(crossed(self.space, meshes, some, keep=room))

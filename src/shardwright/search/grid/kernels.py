@@ -64,7 +64,7 @@ def _load_events() -> None:
 
 def _facts() -> Facts:
     numbers: dict[str, Any] = dict.fromkeys(Facts._fields, 1.0)
-    return Facts(**(numbers | dict.fromkeys(_SWITCHES, False) | {"layer_block": 0, "layer_rows": 0}))
+    return Facts(**(numbers | dict.fromkeys(_SWITCHES, False) | {"layer_block": 0, "blocks": 1, "layer_rows": 0}))
 
 
 _FLAT = (
@@ -73,8 +73,10 @@ _FLAT = (
 )
 _SWITCHES = ("every_microbatch", "overlap_gather", "blocks_plain", "blocks_several")
 _WHOLE = ("ranks", "chunks_per_rank", "looked", "rank", "has_head", "has_end")
-_DIMENSIONS = dict.fromkeys(("ranks", "chunks_per_rank", "looked", "first_pieces"), 1) | dict.fromkeys(
-    ("rank", "pieces", "first", "total", "redone_total", "has_head", "has_end"), 2
+_DIMENSIONS = (
+    dict.fromkeys(("ranks", "chunks_per_rank", "looked", "first_pieces"), 1)
+    | dict.fromkeys(("rank", "pieces", "first", "total", "has_head", "has_end", "crossed_total"), 2)
+    | dict.fromkeys(("redone", "redone_before", "redone_around", "redone_own", "redone_least"), 4)
 )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.bound_arrays import ChoiceArrays
+from shardwright.cost.degree_rows import Rows
 from shardwright.program.problem import Problem
 from shardwright.search.grid.space import Space
 from shardwright.strategy.grid.rules import GridFacts, keeps
@@ -130,6 +131,15 @@ def _distinct(kept: BoolArray, meanings: Sequence[tuple[int, ...] | None]) -> tu
 def shard_is_legal(shard: int, *, holders: int, inner: int) -> bool:
     """A sharding group is a run of consecutive holders: it divides the inner of dp and cp, or covers it and divides the outer."""
     return shard == 0 or inner % shard == 0 or (shard % inner == 0 and (holders // inner) % (shard // inner) == 0)
+
+
+def legal_shards(rows: Rows, wanted: IntArray) -> IntArray:
+    """(n,) the `wanted` members of a sharding group on each mesh, or all holders where they are 0 or no legal group."""
+    holders = rows["cp"] * rows["dp"]
+    inner = np.where(rows["s_cp"] < rows["s_dp"], rows["cp"], rows["dp"])
+    cases = zip(wanted.tolist(), holders.tolist(), inner.tolist(), strict=True)
+    legal = np.array([shard_is_legal(s, holders=h, inner=i) for s, h, i in cases], dtype=bool)
+    return np.where(legal & (wanted > 0), wanted, holders)
 
 
 def _redo_options(space: Space, facts: GridFacts, redos: list[tuple[int, int, int]], largest: int) -> tuple[list[int], int]:

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
+from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import step_costs
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import ordered
 from shardwright.search.grid.bounded import Bounded, bound_space
+from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.meshes import full_meshes, idle_meshes
 from shardwright.search.grid.space import AXES, Space, Value
@@ -76,7 +77,7 @@ def _refined(problem: Problem, bounded: Bounded, bound: float, *, capacity: int,
     table = order_table(grid, microbatches=microbatches_of(problem, grid))
     if reserved_bytes(problem, table, costs).max() > capacity:
         return Placed(fate=Fate.INFEASIBLE, reason="its order needs more memory than a device may fill", bound_s=bound)
-    path = max(path_seconds(problem, grid, costs), bound)
+    path = max(member_path(problem, bounded.prepared, 0, grid, costs), bound)
     fate = Fate.BOUNDED if path >= known_s else Fate.SIMULATED
     return Placed(fate=fate, reason="the longest path through its order", bound_s=path)
 

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bound_arrays import MAX_RANKS, Costs, Facts, Outer, Patterns
+from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.cost.bound_arrays import Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
 from shardwright.cost.bytes_per_parameter import host_update_rate, narrow_copies, own_gradient_bytes, shard_bytes, update_bytes
 from shardwright.cost.chunk_layout import ChunkLayout, layout_of
-from shardwright.cost.columns import LayerTable, layer_table
+from shardwright.cost.columns import LayerTable, layer_table, tensor_groups_inside
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.distinct_rows import distinct_rows
-from shardwright.cost.mesh_table import MeshTable, mesh_table
+from shardwright.cost.mesh_table import MeshTable, lies_in_units, mesh_table
 from shardwright.cost.priced import Priced
 from shardwright.cost.step_bytes import reserve_factor
-from shardwright.cost.step_costs import pieces_of
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import distinct
+from shardwright.search.grid.lined import LineRows, line_rows
 from shardwright.search.grid.members import Members
-from shardwright.search.grid.memory_choices import shard_is_legal
+from shardwright.search.grid.memory_choices import legal_shards
 from shardwright.search.grid.meshes import Meshes
+from shardwright.search.grid.patterns import grid_patterns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,8 @@ class Prepared:
 
     Args:
         layer_row, mesh_row: (outers,) rows; the layer row is that of the first set of modules, the mesh row that of shard option 0 (of the
-            meshes that copy tokens over tp where experts are cut like the MLP). layouts: by (pp, vpp).
+            meshes that copy tokens over tp where experts are cut like the MLP). layouts: by (pp, vpp). lines: of members whose groups do
+            not all lie alike, which the rows price by the cheapest that some group may take; None = not asked for, or none.
     """
 
     members: Members
@@ -45,27 +46,48 @@ class Prepared:
     layer_row: IntArray
     mesh_row: IntArray
     layouts: Mapping[tuple[int, int], ChunkLayout]
+    lines: LineRows | None = None
 
     @property
     def layer_rows(self) -> int:
         """Layer rows under one set of modules."""
         return len(self.layers.logits_bytes) // len(self.members.space.modules)
 
+    def outer_of(self, place: int) -> int:
+        """The outer of a member."""
+        return int(np.searchsorted(self.members.start, place, side="right")) - 1
+
     def priced(self, place: int) -> Priced:
         """Where the numbers of a member stand."""
-        inner, choices = self.members.inner, self.members.inner.choices
-        i = int(np.searchsorted(self.members.start, place, side="right")) - 1
+        i, redo, shard = self._chosen(place)
+        return Priced(
+            layers=self.layers,
+            layer_row=int(self.layer_row[i]) + redo * self.layer_rows,
+            meshes=self.meshes,
+            mesh_row=int(self.mesh_row[i]) + shard,
+            layout=self.layouts[self._pipeline(i)],
+        )
+
+    def priced_by_way(self, place: int) -> tuple[Priced, ...]:
+        """The same for each way in which the groups of a device of it may lie; of `lines`."""
+        (i, redo, shard), known = self._chosen(place), self.lines
+        assert known is not None
+        ways, more, layout = slice(known.start[i], known.start[i + 1]), redo * known.layer_rows, self.layouts[self._pipeline(i)]
+        rows = zip((known.layer_row[ways] + more).tolist(), (known.mesh_row[ways] + shard).tolist(), strict=True)
+        return tuple([Priced(layers=known.layers, layer_row=one, meshes=known.meshes, mesh_row=two, layout=layout) for one, two in rows])
+
+    def _chosen(self, place: int) -> tuple[int, int, int]:
+        """The outer of a member, which set of modules runs again, and which of the space's sharding groups it has."""
+        i, inner, choices = (
+            int(np.searchsorted(self.members.start, place, side="right")) - 1,
+            self.members.inner,
+            self.members.inner.choices,
+        )
         rest = place - int(self.members.start[i])
         redos = int((choices.redo_lists[inner.redo_key[i]] >= 0).sum())
         zero = int(choices.zero_lists[inner.zero_key[i]][rest // (redos * len(choices.offload))])
         redo = int(choices.redo_lists[inner.redo_key[i]][rest // len(choices.offload) % redos])
-        return Priced(
-            layers=self.layers,
-            layer_row=int(self.layer_row[i]) + int(choices.redo_modules[redo]) * self.layer_rows,
-            meshes=self.meshes,
-            mesh_row=int(self.mesh_row[i] + choices.zero_shard[zero]),
-            layout=self.layouts[self._pipeline(i)],
-        )
+        return i, int(choices.redo_modules[redo]), int(choices.zero_shard[zero])
 
     def _pipeline(self, outer: int) -> tuple[int, int]:
         columns = self.members.outers.columns
@@ -88,11 +110,18 @@ def prepare(problem: Problem, members: Members) -> Prepared:
     )
 
 
+def with_lines(problem: Problem, prepared: Prepared, some: BoolArray) -> Prepared:
+    """`prepared` with the lines of `some` outers, of those whose groups do not all lie alike."""
+    members = prepared.members
+    cut = (members.meshes.columns["tp"][members.outers.columns["mesh"]] > 1) & (row_of_mesh(problem, members) < len(members.meshes))
+    return replace(prepared, lines=line_rows(problem, members, some=some, cut=cut.astype(np.int64)))
+
+
 def layouts_of(problem: Problem, members: Members) -> dict[tuple[int, int], ChunkLayout]:
     """How the pipelines of the members spread blocks, by (pp, vpp)."""
     outer = members.outers.columns
-    pipelines, _ = distinct({"pp": members.meshes.columns["pp"][outer["mesh"]], "vpp": outer["vpp"]})
     first, last = members.space.first, members.space.last
+    pipelines, _ = distinct({"pp": members.meshes.columns["pp"][outer["mesh"]], "vpp": outer["vpp"]})
     cuts = zip(pipelines["pp"].tolist(), pipelines["vpp"].tolist(), strict=True)
     return {(pp, vpp): layout_of(problem.model, pp=pp, vpp=vpp, first=first, last=last) for pp, vpp in cuts}
 
@@ -104,6 +133,8 @@ def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
     outer, mesh = members.outers.columns, members.meshes.columns
     at = outer["mesh"]
     columns = {name: mesh[name][at] for name in _MESH_ROW}
+    inside = tensor_groups_inside(Rows(columns=mesh), island=problem.cluster.node.island)
+    columns["within"] = inside[at].astype(np.int64)
     if not _has_experts(problem):
         columns |= {name: np.ones_like(at) for name in ("dp", "pp", "s_dp", "s_pp")}
     # A group of one has no place on the network.
@@ -139,12 +170,7 @@ def _mesh_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
     """Each row of a mesh with each sharding group; groups that are not legal there stand in with the whole."""
     rows, shards = rows_of_meshes(problem, members.meshes), [int(s) for s in members.space.of("shard")]
     columns = {name: np.repeat(column, len(shards)) for name, column in rows.columns.items()}
-    holders = columns["cp"] * columns["dp"]
-    inner = np.where(columns["s_cp"] < columns["s_dp"], columns["cp"], columns["dp"])
-    wanted = np.tile(np.array(shards, dtype=np.int64), len(rows))
-    cases = zip(wanted.tolist(), holders.tolist(), inner.tolist(), strict=True)
-    legal = np.array([shard_is_legal(s, holders=h, inner=i) for s, h, i in cases], dtype=bool)
-    return Rows(columns=columns), np.where(legal & (wanted > 0), wanted, holders)
+    return Rows(columns=columns), legal_shards(Rows(columns=columns), np.tile(np.array(shards, dtype=np.int64), len(rows)))
 
 
 _SUMS = ("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "dense", "experts", "spread", "frozen", "shard", "expert_shard")
@@ -152,7 +178,11 @@ _SUMS = ("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "dense",
 
 def costs_of(problem: Problem, prepared: Prepared) -> Costs:
     """The tables as the B0 kernel reads them."""
-    layers, meshes = prepared.layers, prepared.meshes
+    return costs_in(problem, prepared.layers, prepared.meshes)
+
+
+def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
+    """Tables as the B0 kernel reads them."""
     total = layers.seconds.sum(axis=2)
     layer = np.array([b.is_layer for b in problem.model.blocks])
     # Modules that predict further tokens have cores too, and are no layers: a policy leaves them.
@@ -165,8 +195,7 @@ def costs_of(problem: Problem, prepared: Prepared) -> Costs:
         full=_floats(total[:, 4]),
         saved=_floats(saved),
         transient=_floats(np.where(layer[:, None], layers.transient_bytes, 0)),
-        # A pipeline border may cross any tier above the lowest that it can: the cheapest of them counts.
-        border=_floats(np.minimum.accumulate(layers.border[::-1], axis=0)[::-1].T),
+        border=_floats(np.concatenate([np.minimum.accumulate(layers.border[::-1], axis=0)[::-1], layers.border]).T),
         logits=_floats(layers.logits_bytes),
         **{name: _floats(getattr(meshes.sync, name)) for name in _SUMS},
         norm=_floats(meshes.norm_s),
@@ -188,55 +217,22 @@ def _floats(array: IntArray | FloatArray) -> FloatArray:
     return np.ascontiguousarray(array, dtype=np.float64)
 
 
-def patterns_of(problem: Problem, prepared: Prepared) -> tuple[Patterns, IntArray]:
-    """The distinct (pp, vpp) of the members as arrays, and each outer's pattern."""
-    members = prepared.members
-    outer = members.outers.columns
-    pp = members.meshes.columns["pp"][outer["mesh"]]
-    pipelines, row = distinct({"pp": pp, "vpp": outer["vpp"]})
-    ks = np.array([int(k) for k in members.space.of("recompute_layers")], dtype=np.int64)
-    cuts = zip(pipelines["pp"].tolist(), pipelines["vpp"].tolist(), strict=True)
-    parts = [_pattern(problem, prepared.layouts[cut], ks) for cut in cuts]
-    columns = {name: np.stack([part[name] for part in parts]) for name in Patterns._fields}
-    return Patterns(**columns), row
-
-
-def _pattern(problem: Problem, layout: ChunkLayout, ks: IntArray) -> dict[str, npt.NDArray[Any]]:
-    """One (pp, vpp) for the kernel; `ks`: numbers of recomputed layers, 0 = all."""
-    pp, counts = layout.pp, layout.counts
-    layers = counts[:, layout.layer].sum(axis=1)
-    redone = np.minimum(np.where(ks == 0, layers.max(), ks)[None, :], layers[:, None]).astype(np.float64)
-    looked = sorted({0, min(1, pp - 1), max(pp - 2, 0), pp - 1})
-    ranks = np.array(looked + [pp - 1] * (MAX_RANKS - len(looked)), dtype=np.int64)
-    chunks = counts.reshape(layout.vpp, pp, -1)
-    redone_chunks = redone.reshape(layout.vpp, pp, -1)
-    before = np.concatenate([np.zeros((1, counts.shape[1])), np.cumsum(counts, axis=0)])
-    redone_before = np.concatenate([np.zeros((1, redone.shape[1])), np.cumsum(redone, axis=0)])
-    pieces = pieces_of(problem, layout)
-    stage, redone_stage, final = layout.by_rank, redone_chunks.sum(axis=0), ranks + (layout.vpp - 1) * pp
-    return {
-        "ranks": np.array(pp),
-        "chunks_per_rank": np.array(layout.vpp),
-        "looked": np.array(len(looked)),
-        "rank": ranks,
-        "stage": stage[ranks].astype(np.float64),
-        "before": before[ranks].astype(np.float64),
-        "around": (before[final] + pp * (counts[final] - stage[ranks])).astype(np.float64),
-        "own": counts[ranks].astype(np.float64),
-        "least": chunks.min(axis=0)[ranks].astype(np.float64),
-        "pieces": pieces[ranks].astype(np.float64),
-        "first": counts[0].astype(np.float64),
-        "first_pieces": np.array(float(pieces[0])),
-        "total": counts.sum(axis=0).astype(np.float64),
-        "redone": redone_stage[ranks],
-        "redone_before": redone_before[ranks],
-        "redone_around": redone_before[final] + pp * (redone[final] - redone_stage[ranks]),
-        "redone_own": redone[ranks],
-        "redone_least": redone_chunks.min(axis=0)[ranks],
-        "redone_total": redone.sum(axis=0),
-        "has_head": (stage[ranks][:, layout.head].sum(axis=1) > 0).astype(np.int64),
-        "has_end": (stage[ranks][:, layout.end].sum(axis=1) > 0).astype(np.int64),
-    }
+def patterns_of(problem: Problem, prepared: Prepared) -> tuple[Patterns, IntArray, IntArray]:
+    """The distinct pipelines of the members as arrays, each outer's pattern, and the column of `Costs.border` where its borders begin."""
+    members, units = prepared.members, tuple(tier.num_devices for tier in problem.cluster.tiers())
+    outer, mesh = members.outers.columns, members.meshes.columns
+    at = outer["mesh"]
+    pp, stride = mesh["pp"][at], mesh["s_pp"][at]
+    several = np.zeros(len(at), dtype=np.bool_)
+    border = np.full(len(at), len(units) - 1, dtype=np.int64)
+    for tier in range(len(units) - 2, -1, -1):
+        border[stride < units[tier]] = tier
+        several |= (stride < units[tier]) & (pp * stride > units[tier])
+    if several.any():
+        several &= lies_in_units(Rows(columns=mesh), units)[at]
+    pipelines = {"pp": pp, "vpp": outer["vpp"], "border": border, "apart": np.where(several, stride, 0)}
+    patterns, row = grid_patterns(problem, members.space, prepared.layouts, pipelines, units=units)
+    return patterns, row, np.where(several, len(units), 0)
 
 
 def least_jitter(problem: Problem, devices: int) -> float:
@@ -280,6 +276,7 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         blocks_plain=runtime.blocks_sends(1),
         blocks_several=runtime.blocks_sends(2),
         layer_block=kinds[0] if len(kinds) == 1 else -1,
+        blocks=len(problem.model.blocks),
         layer_rows=0,
         reserve=reserve_factor(problem),
     )
@@ -296,13 +293,8 @@ def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple
 def bound_with(problem: Problem, prepared: Prepared, costs: Costs, facts: Facts) -> tuple[FloatArray, FloatArray]:
     """The same with other tables, or another problem's numbers."""
     members = prepared.members
-    outer, mesh = members.outers.columns, members.meshes.columns
-    patterns, pattern_row = patterns_of(problem, prepared)
-    units = [t.num_devices for t in problem.cluster.tiers()]
-    stride = mesh["s_pp"][outer["mesh"]]
-    border = np.full(len(stride), len(units) - 1, dtype=np.int64)
-    for index in range(len(units) - 1, -1, -1):
-        border[stride < units[index]] = index
+    outer = members.outers.columns
+    patterns, pattern_row, border = patterns_of(problem, prepared)
     inner = members.inner
     return bound_members(
         costs,

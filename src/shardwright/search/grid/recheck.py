@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.cost.critical_path import path_seconds
 from shardwright.cost.step_costs import step_costs
 from shardwright.errors import DataError
 from shardwright.program.problem import Problem, under
@@ -17,6 +16,7 @@ from shardwright.search.certificate import Certificate
 from shardwright.search.grid.bounded import Bounded, Crossed, bound_space, crossed
 from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.find import certify, problem_text
+from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
@@ -185,7 +185,7 @@ def _member(problem: Problem, bounded: Bounded, place: int, claim: Certificate, 
     grid, priced = member_grid(bounded.members, place), bounded.prepared.priced(place)
     problem = under(problem, grid.options)
     costs = step_costs(problem, grid, priced)
-    path = path_seconds(problem, grid, costs)
+    path = member_path(problem, bounded.prepared, place, grid, costs)
     _ordered(grid_text=print_grid(grid), lower=float(bounded.seconds[place]), upper=path, names="B0 and B1")
     if path >= claim.lower_bound_s and not always:
         return

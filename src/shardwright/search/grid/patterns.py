@@ -1,0 +1,152 @@
+"""How pipelines spread blocks, as the arrays of the B0 kernel.
+
+A block takes what its groups take, so a block on ranks whose groups lie otherwise is another block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.arrays import IntArray
+from shardwright.cost.bound_arrays import Patterns
+from shardwright.cost.chunk_layout import ChunkLayout
+from shardwright.cost.lines import tier_crossed
+from shardwright.cost.step_costs import pieces_of
+from shardwright.program.problem import Problem
+from shardwright.search.grid.columns import Columns, distinct
+from shardwright.search.grid.space import Space
+
+Pattern = dict[str, npt.NDArray[Any]]
+
+
+def stacked(patterns: list[Pattern]) -> Patterns:
+    """Patterns of as many blocks as arrays."""
+    return Patterns(**{name: np.stack([one[name] for one in patterns]) for name in Patterns._fields})
+
+
+def grid_patterns(
+    problem: Problem, space: Space, layouts: Mapping[tuple[int, int], ChunkLayout], pipelines: Columns, *, units: tuple[int, ...]
+) -> tuple[Patterns, IntArray]:
+    """Patterns of pipelines whose groups all lie in one way, and the place of each row's.
+
+    Args:
+        pipelines: rows of pp, vpp, `border`, the innermost tier that a border may cross, which stands for all, and `apart`: devices from
+            a rank to the next where all lines cross the same tiers, which are not one; else 0.
+    """
+    few, row = distinct({name: pipelines[name] for name in ("pp", "vpp", "border", "apart")})
+    cuts = zip(*(few[name].tolist() for name in ("pp", "vpp", "border", "apart")), strict=True)
+    ks, pieced = tuple([int(k) for k in space.of("recompute_layers")]), problem.runtime.overlap_grad_reduce
+    found = [_grid_pattern(layouts[pp, vpp], ks, pieced, border, apart, units) for pp, vpp, border, apart in cuts]
+    return stacked(found), row
+
+
+@lru_cache(maxsize=4096)
+def _grid_pattern(layout: ChunkLayout, ks: tuple[int, ...], pieced: bool, border: int, apart: int, units: tuple[int, ...]) -> Pattern:
+    """One of them: the same one for every row of options."""
+    first = np.arange(layout.pp) * apart
+    behind = tier_crossed(first, np.roll(first, -1), units) if apart else np.full(layout.pp, border)
+    return _in_one_way(layout, ks, pieced) | _borders(layout, behind, len(units), _ends(layout.pp))
+
+
+@lru_cache(maxsize=4096)
+def _in_one_way(layout: ChunkLayout, ks: tuple[int, ...], pieced: bool) -> Pattern:
+    """Blocks of a pipeline whose groups all lie in one way."""
+    return _pattern(layout, ks, layout.counts, np.ones((len(layout.counts), 1), dtype=np.int64), _ends(layout.pp), pieced=pieced)
+
+
+def line_pattern(problem: Problem, space: Space, layout: ChunkLayout, *, ways: IntArray, behind: IntArray, tiers: int) -> Pattern:
+    """One (pp, vpp) along a line.
+
+    Args:
+        ways: (pp,) the way in which each rank's groups lie, from 0 on. behind: (pp,) tier that it sends across to the next rank.
+    """
+    chunk = np.arange(len(layout.counts))
+    of_way = np.zeros((len(chunk), int(ways.max()) + 1), dtype=np.int64)
+    of_way[chunk, ways[chunk % layout.pp]] = 1
+    counts = (of_way[:, :, None] * layout.counts[:, None, :]).reshape(len(chunk), -1)
+    ranks, ks = _looked(ways), tuple(int(k) for k in space.of("recompute_layers"))
+    blocks = _pattern(layout, ks, counts, of_way, ranks, pieced=problem.runtime.overlap_grad_reduce)
+    return blocks | _borders(layout, behind, tiers, ranks)
+
+
+def _borders(layout: ChunkLayout, behind: IntArray, tiers: int, ranks: IntArray) -> Pattern:
+    """Sends between chunks by the tier that they cross: (pp,) from each rank to the next."""
+    pp, chunk = layout.pp, np.arange(len(layout.counts))
+    into, out = np.zeros((2, len(chunk), tiers))
+    out[chunk[:-1], behind[chunk[:-1] % pp]] = 1.0
+    into[1:] = out[:-1]
+    before = np.cumsum(into, axis=0)
+    return {
+        "crossed": before[ranks],
+        "crossed_around": before[ranks + (layout.vpp - 1) * pp],
+        "crossed_total": before[-1],
+        "sends": (into + out).reshape(layout.vpp, pp, tiers).sum(axis=0)[ranks],
+    }
+
+
+@lru_cache(maxsize=1024)
+def _ends(pp: int) -> IntArray:
+    """Ranks that B0 looks at in every pipeline: first, second, one before last, last; the last again where there are fewer."""
+    looked = sorted({0, min(1, pp - 1), max(pp - 2, 0), pp - 1})
+    return np.array(looked + [pp - 1] * (4 - len(looked)), dtype=np.int64)
+
+
+def _looked(ways: IntArray) -> IntArray:
+    """These, and behind them one rank inside for each way in which groups lie, if there are several: the one closest to the middle.
+
+    A rank that is there already stands again as the last one.
+    """
+    pp, ends, several = len(ways), _ends(len(ways)), int(ways.max()) + 1
+    if several == 1:
+        return ends
+    inside = {min(np.flatnonzero(ways == way).tolist(), key=lambda rank: abs(rank - pp // 2)) for way in range(several)}
+    looked = sorted(inside.union(ends.tolist()))
+    return np.array(looked + [pp - 1] * (len(ends) + several - len(looked)), dtype=np.int64)
+
+
+def _pattern(
+    layout: ChunkLayout, options: tuple[int, ...], counts: IntArray, of_way: IntArray, ranks: IntArray, *, pieced: bool
+) -> Pattern:
+    """Blocks `counts`, (chunks, ways x blocks), in the pipeline of `layout`.
+
+    Args:
+        options: numbers of recomputed layers, 0 = all. pieced: see `step_costs.pieces_of`.
+        of_way: (chunks, ways) 1 of the way in which a chunk's groups lie, 0 of the others. ranks: to look at.
+    """
+    ks = np.array(options, dtype=np.int64)
+    pp, layers = layout.pp, layout.counts[:, layout.layer].sum(axis=1)
+    redone = np.minimum(np.where(ks == 0, layers.max(), ks)[None, :], layers[:, None])[:, :, None].astype(np.float64)
+    redone = redone * of_way[:, None, :]
+    chunks, redone_chunks = counts.reshape(layout.vpp, pp, -1), redone.reshape(layout.vpp, pp, *redone.shape[1:])
+    before = np.concatenate([np.zeros((1, counts.shape[1])), np.cumsum(counts, axis=0)])
+    redone_before = np.concatenate([np.zeros((1, *redone.shape[1:])), np.cumsum(redone, axis=0)])
+    pieces = pieces_of(layout, overlapped=pieced)
+    stage, redone_stage, final = chunks.sum(axis=0), redone_chunks.sum(axis=0), ranks + (layout.vpp - 1) * pp
+    return {
+        "ranks": np.array(pp),
+        "chunks_per_rank": np.array(layout.vpp),
+        "looked": np.array(len(np.unique(ranks))),
+        "rank": ranks,
+        "stage": stage[ranks].astype(np.float64),
+        "before": before[ranks].astype(np.float64),
+        "around": (before[final] + pp * (counts[final] - stage[ranks])).astype(np.float64),
+        "own": counts[ranks].astype(np.float64),
+        "least": chunks.min(axis=0)[ranks].astype(np.float64),
+        "pieces": pieces[ranks].astype(np.float64),
+        "first": counts[0].astype(np.float64),
+        "first_pieces": np.array(float(pieces[0])),
+        "total": counts.sum(axis=0).astype(np.float64),
+        "redone": redone_stage[ranks],
+        "redone_before": redone_before[ranks],
+        "redone_around": redone_before[final] + pp * (redone[final] - redone_stage[ranks]),
+        "redone_own": redone[ranks],
+        "redone_least": redone_chunks.min(axis=0)[ranks],
+        "redone_total": redone.sum(axis=0),
+        "has_head": (layout.by_rank[ranks][:, layout.head].sum(axis=1) > 0).astype(np.int64),
+        "has_end": (layout.by_rank[ranks][:, layout.end].sum(axis=1) > 0).astype(np.int64),
+    }
