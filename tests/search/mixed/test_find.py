@@ -5,23 +5,28 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import combinations, product
+from math import inf
 
 import numpy as np
 import pytest
 
-from shardwright.errors import UsageError
+from shardwright.api.problems import problem_of
+from shardwright.errors import InfeasibleError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
-from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.certificate import Certificate
 from shardwright.search.frames import Frame, MixedPart
+from shardwright.search.mixed.alone import AloneSearch, pool_alone
 from shardwright.search.mixed.bound import covers, holds
+from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.find import MixedAnswer, find_mixed
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedLane, MixedPlan, general_plan
+from shardwright.search.mixed.pools import Pool, pools_of
 from shardwright.search.mixed.terms import Ground
+from shardwright.search.request import SEARCH_MEMORY, Request
 from shardwright.simulator.simulate import simulate_plan
 from tests.search.mixed.members import dense_model, mixed_problem
 
@@ -140,7 +145,37 @@ def test_more_devices_do_no_less_by_a_limit(seed: int) -> None:
         assert after >= before * (1 - 1e-9)
 
 
-def test_models_with_experts_are_refused() -> None:
-    problem = tiny("a100-sxm-40gb:1+v100-sxm-16gb:1")
-    with pytest.raises(UsageError, match="experts"):
-        find_mixed(replace(problem, model=load_model("mixtral-8x7b")))
+@pytest.mark.parametrize(
+    ("model", "because", "cluster"),
+    [
+        ("mixtral-8x7b", "has experts", "h100-sxm:16+a100-sxm-80gb:16"),
+        ("t5-11b", "has branches", "h100-sxm:8+a100-sxm-80gb:8"),
+        ("gemma-3-1b", "differ", "a100-sxm-40gb:2+v100-sxm-32gb:2"),
+    ],
+)
+def test_models_without_pipelines_have_the_best_grid_of_any_pool_alone(model: str, because: str, cluster: str) -> None:
+    request = Request(model=model, cluster=cluster, seq_len=512, global_batch=32, encoder_len=512 * ("branches" in because))
+    problem = problem_of(request)
+    answer = find_mixed(problem)
+    c = answer.certificate
+    assert because in part_of(c).why_alone
+    assert f"no pipelines over several pools, as {part_of(c).why_alone}" in c.space
+    assert "every grid" in c.space
+    assert not part_of(c).closed
+    steps = [find_mixed_alone(problem, pool) for pool in pools_of(problem.cluster)]
+    assert c.best_s == pytest.approx(min(steps), rel=1e-9)
+    assert c.lower_bound_s <= c.best_s
+    # The proof is that of each pool's own grids, and no more.
+    assert c.lower_bound_s == min(one.lower_bound_s for one in part_of(c).alone if one.lower_bound_s is not None)
+
+
+def find_mixed_alone(problem: Problem, pool: Pool) -> float:
+    """Seconds of the best grid of a pool's devices as a cluster of their own."""
+    found = pool_alone(problem, AloneSearch(pool=pool, choices=Choices(), seconds=inf, stop=None, memory=SEARCH_MEMORY))
+    return found if isinstance(found, float) else found.certificate.best_s
+
+
+def test_where_no_grid_fits_and_there_are_no_pipelines_it_says_so() -> None:
+    request = Request(model="mixtral-8x7b", cluster="a100-sxm-40gb:1+v100-sxm-16gb:1", seq_len=512, global_batch=4)
+    with pytest.raises(InfeasibleError, match="no grid fits in memory on any pool alone"):
+        find_mixed(problem_of(request))

@@ -55,12 +55,17 @@ class Choices:
         return ", ".join([*said, *(f"not {axis}={','.join(values)}" for axis, values in self.excludes)])
 
 
-def choices_of(pins: Words, excludes: Words) -> Choices:
+def choices_of(pins: Words, excludes: Words, *, pipelines: bool = True) -> Choices:
     """The choices that pins and excludes of a request leave.
+
+    Args:
+        pipelines: pipelines of the model are searched (`tables.why_alone`); of grids alone any axis can be pinned.
 
     Raises:
         UsageError: an axis that mixed plans do not have, or a value that none of them can have.
     """
+    if not pipelines:
+        return Choices(pins=tuple(sorted(pins)), excludes=tuple(sorted(excludes)))
     for some, kept in ((pins, True), (excludes, False)):
         for axis, values in some:
             _require_axis(axis)

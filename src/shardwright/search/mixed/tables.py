@@ -91,31 +91,28 @@ def grid_of(problem: Problem, *, tp: int, mbs: int, replicas: int = 1) -> Grid:
     return Grid(tp=tp, sp=sp, dp=replicas, microbatch=mbs, zero=1)
 
 
-def require_searched(problem: Problem) -> Chain:
-    """The model's chain.
-
-    Raises:
-        UsageError: what this search leaves out: experts, unlike layers, blocks that are no chain, runtimes without 1F1B or ZeRO-1.
-    """
+def why_alone(problem: Problem) -> str:
+    """Why pipelines of the model are not searched, so that each pool has its own grids alone; empty = they are."""
     model, runtime = problem.model, problem.runtime
-    hint = "plan each kind of device alone"
-    if any(len(run.inputs) > 1 for run in model.runs) or any(o.experts is not None for b in model.blocks for o in b.operators):
-        raise UsageError(f"{model.name} has experts or branches, which are not searched on mixed clusters yet", hint=hint)
-    chain = chain_of(model)
-    if not is_alike(chain):
-        raise UsageError(f"layers of {model.name} differ, which is not searched on mixed clusters yet", hint=hint)
+    if any(len(run.inputs) > 1 for run in model.runs):
+        return f"{model.name} has branches"
+    if any(o.experts is not None for b in model.blocks for o in b.operators):
+        return f"{model.name} has experts"
+    if not is_alike(chain_of(model)):
+        return f"layers of {model.name} differ"
     if "1f1b" not in runtime.schedules or 1 not in runtime.zero_stages:
-        raise UsageError(f"{runtime.name} has no 1F1B or no ZeRO-1, which mixed clusters are searched with", hint=hint)
-    return chain
+        return f"{runtime.name} has no 1F1B or no ZeRO-1"
+    return ""
 
 
 def stage_table(problem: Problem, choices: Choices | None = None) -> StageTable:
     """Price one layer and both ends on every pool, in one table a pool.
 
     Raises:
-        UsageError: as `require_searched`; or no stage has what is pinned.
+        UsageError: no stage has what is pinned.
     """
-    chain, pools = require_searched(problem), pools_of(problem.cluster)
+    assert not why_alone(problem)
+    chain, pools = chain_of(problem.model), pools_of(problem.cluster)
     counts = parts_of(chain, len(problem.model.blocks))
     choices = choices or Choices()
     sizes = [size for size in choices.sizes(MICROBATCHES) if size <= problem.job.global_batch]
