@@ -67,14 +67,15 @@ def test_they_have_several_lanes_and_unlike_pipelines() -> None:
 
 
 @in_both
+@pytest.mark.parametrize("experts", [False, True])
 @pytest.mark.parametrize("seed", numbers(6, 60))
-def test_any_plan_of_the_space_trains_as_the_unsplit_model(seed: int) -> None:
-    """Up to two lanes of random pipelines, whose degrees, cuts and shares differ between and within lanes."""
+def test_any_plan_of_the_space_trains_as_the_unsplit_model(seed: int, experts: bool) -> None:
+    """Up to two lanes of random pipelines, whose meshes, cuts and shares differ between and within lanes."""
     generator = random.Random(seed)
-    problem = tiny(generator.choice(("h100-sxm:4+v100-sxm-16gb:4", "a100-sxm-40gb:2+v100-sxm-16gb:8")), seed=seed)
+    problem = tiny(generator.choice(("h100-sxm:4+v100-sxm-16gb:4", "a100-sxm-40gb:2+v100-sxm-16gb:8")), seed=seed, experts=experts)
     market = Market.of(Ground.of(problem))
     drawn = None
-    while drawn is None or len({int(market.ground.table.tp[row]) for lane in drawn.lanes for row in lane.rows}) < 2:
+    while drawn is None or len({market.ground.table.mesh(row) for lane in drawn.lanes for row in lane.rows}) < 2:
         drawn = drawn_plan(market, generator, lanes=generator.choice((1, 2)))
     problem = with_batch(problem, batch_of(market.ground, drawn))
     proof = prove(problem.model, problem.job, general_plan(market.ground, drawn))

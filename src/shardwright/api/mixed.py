@@ -19,6 +19,7 @@ from shardwright.search.mixed.choices import Choices, choices_of
 from shardwright.search.mixed.find import TOLERANCE, MixedAnswer, find_mixed
 from shardwright.search.mixed.march import cell_holds
 from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.meshes import has_experts
 from shardwright.search.mixed.pools import pools_of
 from shardwright.search.mixed.tables import why_alone
 from shardwright.search.mixed.tariff import tariff_of
@@ -70,7 +71,7 @@ def plan_mixed(
 
 def _choices(request: Request, problem: Problem) -> Choices:
     """What a request pins of the problem's pipelines, or of its grids alone."""
-    return choices_of(request.pins, request.excludes, pipelines=not why_alone(problem))
+    return choices_of(request.pins, request.excludes, pipelines=not why_alone(problem), experts=has_experts(problem))
 
 
 def goal_of(request: Request) -> Goal:

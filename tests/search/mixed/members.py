@@ -9,9 +9,11 @@ import numpy as np
 
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
-from shardwright.model.blocks.dense import decoder_block, embedding_block, head_block
+from shardwright.model.blocks.dense import attention_operators, decoder_block, embedding_block, head_block, layer_block
+from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model, Run
-from shardwright.model.ir.operator import AttentionShape
+from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.mixed.market import Market
@@ -29,12 +31,15 @@ CLUSTERS = (
 RUNTIMES = ("megatron-core", "megatron-2022", "megatron-bridge")
 
 
-def dense_model(generator: random.Random) -> Model:
-    """A dense chain of 3 to 10 layers."""
+def chain_model(generator: random.Random, *, experts: bool = False) -> Model:
+    """A chain of 3 to 10 layers, dense or with 4, 8 or 16 experts each."""
     heads, head_dim = generator.choice((8, 16, 32)), generator.choice((64, 128))
     hidden, vocab = heads * head_dim, generator.choice((1000, 32000))
     attention = AttentionShape(heads=heads, kv_heads=heads, head_dim=head_dim, value_dim=head_dim)
-    layer = decoder_block("layer", hidden=hidden, attention=attention, ffn=4 * hidden, gated=generator.random() < 0.5)
+    gated = generator.random() < 0.5
+    layer = decoder_block("layer", hidden=hidden, attention=attention, ffn=4 * hidden, gated=gated)
+    if experts:
+        layer = expert_layer(generator, hidden=hidden, attention=attention, gated=gated)
     tied = generator.random() < 0.3
     return Model(
         name="drawn",
@@ -49,11 +54,23 @@ def dense_model(generator: random.Random) -> Model:
     )
 
 
-def mixed_problem(generator: random.Random, *, global_batch: int = 64) -> Problem:
-    """A dense model on a mixed cluster."""
+def expert_layer(generator: random.Random, *, hidden: int, attention: AttentionShape, gated: bool) -> Block:
+    """A layer with experts, some with a shared one."""
+    shape = ExpertShape(experts=generator.choice((4, 8, 16)), topk=generator.choice((1, 2)))
+    shared = generator.choice((0, hidden))
+    return layer_block(
+        "layer",
+        hidden=hidden,
+        attention=attention_operators(hidden=hidden, shape=attention),
+        feed_forward=moe_operators(hidden=hidden, ffn=generator.choice((1, 2)) * hidden, experts=shape, gated=gated, shared_ffn=shared),
+    )
+
+
+def mixed_problem(generator: random.Random, *, global_batch: int = 64, experts: bool = False) -> Problem:
+    """A dense model, or one with experts, on a mixed cluster."""
     job = job_from_flags(seq_len=generator.choice((256, 1024)), global_batch=global_batch, precision="fp16")
     return Problem(
-        model=dense_model(generator),
+        model=chain_model(generator, experts=experts),
         cluster=parse_cluster(generator.choice(CLUSTERS)),
         job=job,
         runtime=load_runtime(generator.choice(RUNTIMES)),

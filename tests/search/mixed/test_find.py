@@ -28,14 +28,14 @@ from shardwright.search.mixed.pools import Pool, pools_of
 from shardwright.search.mixed.terms import Ground
 from shardwright.search.request import SEARCH_MEMORY, Request
 from shardwright.simulator.simulate import simulate_plan
-from tests.search.mixed.members import dense_model, mixed_problem
+from tests.search.mixed.members import chain_model, mixed_problem
 
 
-def tiny(cluster: str, *, seed: int = 3, batch: int = 4) -> Problem:
+def tiny(cluster: str, *, seed: int = 3, batch: int = 4, experts: bool = False) -> Problem:
     """A small model on a few devices."""
     generator = random.Random(seed)
     job = job_from_flags(seq_len=1024, global_batch=batch, precision="fp16")
-    model = dense_model(generator)
+    model = chain_model(generator, experts=experts)
     runs = tuple(replace(run, count=3) if run.name == "layers" else run for run in model.runs)
     return Problem(model=replace(model, runs=runs), cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
 
@@ -75,9 +75,10 @@ def every_plan(market: Market, batch: int) -> list[MixedPlan]:
     return alone + two
 
 
+@pytest.mark.parametrize("experts", [False, True])
 @pytest.mark.parametrize("cluster", ["a100-sxm-40gb:1+v100-sxm-16gb:2", "a100-sxm-40gb:2+v100-sxm-16gb:1"])
-def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_answer(cluster: str) -> None:
-    problem = tiny(cluster, batch=2)
+def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_answer(cluster: str, experts: bool) -> None:
+    problem = tiny(cluster, batch=2, experts=experts)
     answer = find_mixed(problem)
     c = answer.certificate
     steps = []
@@ -148,7 +149,7 @@ def test_more_devices_do_no_less_by_a_limit(seed: int) -> None:
 @pytest.mark.parametrize(
     ("model", "because", "cluster"),
     [
-        ("mixtral-8x7b", "has experts", "h100-sxm:16+a100-sxm-80gb:16"),
+        ("gpt-oss-20b", "differ", "h100-sxm:8+a100-sxm-80gb:8"),
         ("t5-11b", "has branches", "h100-sxm:8+a100-sxm-80gb:8"),
         ("gemma-3-1b", "differ", "a100-sxm-40gb:2+v100-sxm-32gb:2"),
     ],
@@ -176,6 +177,6 @@ def find_mixed_alone(problem: Problem, pool: Pool) -> float:
 
 
 def test_where_no_grid_fits_and_there_are_no_pipelines_it_says_so() -> None:
-    request = Request(model="mixtral-8x7b", cluster="a100-sxm-40gb:1+v100-sxm-16gb:1", seq_len=512, global_batch=4)
+    request = Request(model="t5-11b", cluster="a100-sxm-40gb:1+v100-sxm-16gb:1", seq_len=512, encoder_len=512, global_batch=4)
     with pytest.raises(InfeasibleError, match="no grid fits in memory on any pool alone"):
         find_mixed(problem_of(request))
