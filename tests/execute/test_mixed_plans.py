@@ -18,7 +18,7 @@ from shardwright.search.mixed.place import general_plan
 from shardwright.search.mixed.terms import Ground
 from shardwright.search.request import Request
 from shardwright.strategy.plan.plan import Plan
-from tests.search.mixed.members import batch_of, drawn_plan, with_batch
+from tests.search.mixed.members import KINDS, batch_of, drawn_plan, with_batch
 from tests.search.mixed.test_find import tiny
 from tests.tiers import in_both, numbers
 
@@ -67,12 +67,12 @@ def test_they_have_several_lanes_and_unlike_pipelines() -> None:
 
 
 @in_both
-@pytest.mark.parametrize("experts", [False, True])
-@pytest.mark.parametrize("seed", numbers(6, 60))
-def test_any_plan_of_the_space_trains_as_the_unsplit_model(seed: int, experts: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", numbers(4, 40))
+def test_any_plan_of_the_space_trains_as_the_unsplit_model(seed: int, kind: str) -> None:
     """Up to two lanes of random pipelines, whose meshes, cuts and shares differ between and within lanes."""
     generator = random.Random(seed)
-    problem = tiny(generator.choice(("h100-sxm:4+v100-sxm-16gb:4", "a100-sxm-40gb:2+v100-sxm-16gb:8")), seed=seed, experts=experts)
+    problem = tiny(generator.choice(("h100-sxm:4+v100-sxm-16gb:4", "a100-sxm-40gb:2+v100-sxm-16gb:8")), seed=seed, kind=kind)
     market = Market.of(Ground.of(problem))
     drawn = None
     while drawn is None or len({market.ground.table.mesh(row) for lane in drawn.lanes for row in lane.rows}) < 2:

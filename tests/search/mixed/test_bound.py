@@ -14,7 +14,7 @@ from shardwright.search.mixed.recompute import ROLES
 from shardwright.search.mixed.terms import Ground, Terms
 from shardwright.search.mixed.values import best_cut, most_above
 from shardwright.simulator.simulate import simulate_plan
-from tests.search.mixed.members import batch_of, drawn_plan, mixed_problem, shape_of, with_batch
+from tests.search.mixed.members import KINDS, batch_of, drawn_plan, mixed_problem, shape_of, with_batch
 
 
 def step_of_1f1b(forward: list[float], backward: list[float], out: list[float], back: list[float], m: int, *, blocking: bool) -> float:
@@ -68,6 +68,7 @@ def drawn_terms(generator: random.Random, *, layers: int, blocking: bool) -> Ter
         reduce=none,
         update=none,
         layers=layers,
+        blocks=np.ones(3, dtype=np.int64),
         blocking=blocking,
         gathers_first=True,
         reduces_last=False,
@@ -110,9 +111,9 @@ def test_no_cut_ends_before_a_limit_by_which_the_inequalities_leave_fewer_microb
     assert none[0] < m
 
 
-def check_members(generator: random.Random, *, plans: int, experts: bool = False) -> list[float]:
+def check_members(generator: random.Random, *, plans: int, kind: str = "dense") -> list[float]:
     """Bound over simulated step of random members of one problem; each lane does its microbatches by the simulated step."""
-    problem = mixed_problem(generator, experts=experts)
+    problem = mixed_problem(generator, kind=kind)
     market = Market.of(Ground.of(problem))
     ratios = []
     for _ in range(plans):
@@ -150,9 +151,10 @@ def test_random_members_simulate_above_the_bound() -> None:
     assert max(ratios) > 0.8
 
 
-def test_random_members_with_experts_simulate_above_the_bound() -> None:
-    ratios = [ratio for seed in range(6, 12) for ratio in check_members(random.Random(f"experts {seed}"), plans=4, experts=True)]
-    assert len(ratios) >= 10
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_random_members_with_experts_simulate_above_the_bound(kind: str) -> None:
+    ratios = [ratio for seed in range(8, 10) for ratio in check_members(random.Random(f"{kind} {seed}"), plans=4, kind=kind)]
+    assert len(ratios) >= 4
     assert max(ratios) > 0.8
 
 
@@ -163,6 +165,7 @@ def test_a_thousand_random_members_simulate_above_the_bound() -> None:
 
 
 @pytest.mark.proof
-def test_hundreds_of_random_members_with_experts_simulate_above_the_bound() -> None:
-    ratios = [ratio for seed in range(60) for ratio in check_members(random.Random(f"more experts {seed}"), plans=14, experts=True)]
-    assert len(ratios) >= 300
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_hundreds_of_random_members_with_experts_simulate_above_the_bound(kind: str) -> None:
+    ratios = [ratio for seed in range(40) for ratio in check_members(random.Random(f"more {kind} {seed}"), plans=14, kind=kind)]
+    assert len(ratios) >= 200

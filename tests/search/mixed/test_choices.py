@@ -52,7 +52,7 @@ def test_a_part_of_the_space_is_no_faster_and_its_stages_have_what_is_pinned(pin
 
 def test_degrees_of_experts_can_be_pinned_where_there_are_experts() -> None:
     pins = (("ep", ("2",)),)
-    table = stage_table(tiny(CLUSTER, batch=8, experts=True), choices_of(pins, (), experts=True))
+    table = stage_table(tiny(CLUSTER, batch=8, kind="experts"), choices_of(pins, (), experts=True))
     assert {(mesh.tp, mesh.dp, mesh.ep) for _, mesh in table.meshes} == {(1, 2, 2), (2, 1, 2)}
     # A member's microbatches are of the usual sizes, a replica's of as many times more as it has members.
     assert set((table.mbs // (table.size // table.tp)).tolist()) == {1, 2, 4, 8}

@@ -28,16 +28,15 @@ from shardwright.search.mixed.pools import Pool, pools_of
 from shardwright.search.mixed.terms import Ground
 from shardwright.search.request import SEARCH_MEMORY, Request
 from shardwright.simulator.simulate import simulate_plan
-from tests.search.mixed.members import chain_model, mixed_problem
+from tests.search.mixed.members import KINDS, chain_model, mixed_problem
 
 
-def tiny(cluster: str, *, seed: int = 3, batch: int = 4, experts: bool = False) -> Problem:
+def tiny(cluster: str, *, seed: int = 3, batch: int = 4, kind: str = "dense") -> Problem:
     """A small model on a few devices."""
     generator = random.Random(seed)
     job = job_from_flags(seq_len=1024, global_batch=batch, precision="fp16")
-    model = chain_model(generator, experts=experts)
-    runs = tuple(replace(run, count=3) if run.name == "layers" else run for run in model.runs)
-    return Problem(model=replace(model, runs=runs), cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
+    model = chain_model(generator, kind=kind, layers={"in turns": 6, "first dense": 5}.get(kind, 3))
+    return Problem(model=model, cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
 
 
 def part_of(certificate: Certificate) -> MixedPart:
@@ -75,10 +74,10 @@ def every_plan(market: Market, batch: int) -> list[MixedPlan]:
     return alone + two
 
 
-@pytest.mark.parametrize("experts", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cluster", ["a100-sxm-40gb:1+v100-sxm-16gb:2", "a100-sxm-40gb:2+v100-sxm-16gb:1"])
-def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_answer(cluster: str, experts: bool) -> None:
-    problem = tiny(cluster, batch=2, experts=experts)
+def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_answer(cluster: str, kind: str) -> None:
+    problem = tiny(cluster, batch=2, kind=kind)
     answer = find_mixed(problem)
     c = answer.certificate
     steps = []
@@ -88,7 +87,7 @@ def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_ans
             done = simulate_plan(problem, general_plan(market.ground, plan, options=options))
             if done.fits:
                 steps.append(done.step_time_s)
-    assert len(steps) > 30
+    assert len(steps) > 24
     assert min(steps) >= c.lower_bound_s
     assert answer.step_time_s <= min(steps) * 1.02
     assert c.best_s == simulate_plan(problem, answer.plan).step_time_s
@@ -149,9 +148,7 @@ def test_more_devices_do_no_less_by_a_limit(seed: int) -> None:
 @pytest.mark.parametrize(
     ("model", "because", "cluster"),
     [
-        ("gpt-oss-20b", "differ", "h100-sxm:8+a100-sxm-80gb:8"),
         ("t5-11b", "has branches", "h100-sxm:8+a100-sxm-80gb:8"),
-        ("gemma-3-1b", "differ", "a100-sxm-40gb:2+v100-sxm-32gb:2"),
     ],
 )
 def test_models_without_pipelines_have_the_best_grid_of_any_pool_alone(model: str, because: str, cluster: str) -> None:

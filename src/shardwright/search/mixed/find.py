@@ -23,9 +23,11 @@ from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.fewer import look_at_fewer
 from shardwright.search.mixed.incumbents import Composing, Standing, look_at_one_shape, parts_of, simulate_best
 from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.meshes import has_experts
+from shardwright.search.mixed.pattern import pattern_of
 from shardwright.search.mixed.place import MixedPlan, pipelines_text
 from shardwright.search.mixed.polish import polish
-from shardwright.search.mixed.pools import Pool, pools_of
+from shardwright.search.mixed.pools import pools_of
 from shardwright.search.mixed.recompute import MOST_STAGES
 from shardwright.search.mixed.runners import runners_of, simulate_behind
 from shardwright.search.mixed.tables import MICROBATCHES, why_alone
@@ -110,7 +112,7 @@ def find_mixed(
     def left_s() -> float:
         return max(begun + time_limit_s - time.monotonic(), 0.0)
 
-    choices, pools, known = choices or Choices(), pools_of(problem.cluster), Known()
+    choices, known = choices or Choices(), Known()
     clocks: list[Limit] = []
 
     def search(own: Problem) -> _Found:
@@ -154,7 +156,7 @@ def find_mixed(
         certificate=certified(
             standing,
             part,
-            space_text(pools, tuple(markets), choices, because=part.why_alone),
+            space_text(problem, tuple(markets), choices),
             best_s=standing.best_s,
             shown_s=min([part.lower_bound_s if markets else inf, *(one.lower_bound_s for one in found.singles)]),
             stopped_at=proof.stopped_at,
@@ -247,24 +249,29 @@ def option_rows(singles: list[Alone], choices: Choices) -> tuple[Options, ...]:
     return tuple(dict.fromkeys(rows)) or (ordered(choices.options),)
 
 
-def space_text(pools: tuple[Pool, ...], rows: tuple[Options, ...], choices: Choices, *, because: str) -> str:
-    """The space in words and values. Args: because: see `pipelines_space`."""
+def space_text(problem: Problem, rows: tuple[Options, ...], choices: Choices) -> str:
+    """The space in words and values."""
     pinned = f"; {choices.text()}" if choices.text() else ""
     return (
-        f"{pipelines_space(pools, rows, choices, because=because)}; and every grid of the standard space of each pool alone, on any "
+        f"{pipelines_space(problem, rows, choices)}; and every grid of the standard space of each pool alone, on any "
         f"number of its nodes{pinned}"
     )
 
 
-def pipelines_space(pools: tuple[Pool, ...], rows: tuple[Options, ...], choices: Choices, *, because: str) -> str:
-    """The pipelines of the space in words and values. Args: because: why there are none; empty = there are."""
-    if because:
-        return f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools)}; no pipelines over several pools, as {because}"
+def pipelines_space(problem: Problem, rows: tuple[Options, ...], choices: Choices) -> str:
+    """The pipelines of the space in words and values."""
+    devices = f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools_of(problem.cluster))}"
+    if because := why_alone(problem):
+        return f"{devices}; no pipelines over several pools, as {because}"
+    stage = "tp inside a node and sp"
+    if has_experts(problem):
+        stage = "tp x dp inside a node, sp, and experts over all of it (ep = tp x dp)"
+    cuts = f" ({said})" if (said := pattern_of(problem.model).text()) else ""
     options = ", ".join(" ".join(f"{name}={value}" for name, value in row) or "as it is" for row in rows)
     sizes = ", ".join(map(str, choices.sizes(MICROBATCHES)))
     return (
-        f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools)}; any number of replicas of any pipelines of at most two "
-        f"runs of like stages, {MOST_STAGES} stages in all, a stage on one pool with tp inside a node and sp; mbs {{{sizes}}}, any cut of "
-        f"the layers, each stage recomputes any number of its first layers in full and of the next ones selectively, 1F1B, zero1 over all "
-        f"replicas, any shares of the batch, any idle devices; options of the runtime {{{options}}}"
+        f"{devices}; any number of replicas of any pipelines of at most two "
+        f"runs of like stages, {MOST_STAGES} stages in all, a stage on one pool with {stage}; mbs {{{sizes}}}, any cut of "
+        f"the layers{cuts}, each stage recomputes any number of its first layers in full and of the next ones selectively, 1F1B, "
+        f"zero1 over all replicas, any shares of the batch, any idle devices; options of the runtime {{{options}}}"
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.pattern import LAYER
 from shardwright.search.mixed.place import MixedPlan, frame_of
 from shardwright.search.mixed.sums import GATHER, REDUCE
-from shardwright.search.mixed.tables import LAYER
 from shardwright.search.mixed.values import PIECES
 
 

@@ -8,6 +8,7 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Frame
 from shardwright.search.mixed.meshes import grid_of, has_experts
+from shardwright.search.mixed.pattern import Pattern
 from shardwright.search.mixed.pools import Pool
 from shardwright.search.mixed.recompute import FIRST, LAST, Redone, Sharers
 from shardwright.search.mixed.tables import StageTable
@@ -25,7 +26,7 @@ class MixedLane:
     """Replicas of one shape.
 
     Args:
-        rows: of the table, one a run. stages: of each run. sizes: layers of each stage. microbatches: that each replica does.
+        rows: of the table, one a run. stages: of each run. sizes: units of layers of each stage. microbatches: that each replica does.
     """
 
     rows: tuple[int, ...]
@@ -66,7 +67,7 @@ def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
     return "; ".join(
         f"{lane.replicas} x ({' + '.join(run(row, stages) for row, stages in zip(lane.rows, lane.stages, strict=True))}) "
         f"mbs{sizes(lane)} of {lane.microbatches} microbatch{'es' if lane.microbatches > 1 else ''}, "
-        f"layers {' '.join(map(str, lane.sizes))}"
+        f"layers {' '.join(map(str, table.pattern.layers(lane.sizes)))}"
         for lane in plan.lanes
     )
 
@@ -100,13 +101,13 @@ def general_plan(ground: Ground, plan: MixedPlan, *, options: Options = ()) -> P
     bases = _bases(table, plan)
     lanes, last = [], 0
     for number, lane in enumerate(plan.lanes):
-        chunks = chunk_items(problem.model, chunks=lane.sizes)
+        chunks = chunk_items(problem.model, chunks=table.pattern.layers(lane.sizes))
         stages = []
         for place, row in enumerate(lane.stage_rows()):
             base, mesh = bases[number, place], table.mesh(row)
             last = max(last, base + mesh.size * lane.replicas)
             grid = grid_of(problem, mesh, mbs=int(table.mbs[row]), replicas=lane.replicas)
-            keeps = _keeps(redone, lane, place, row)
+            keeps = _keeps(redone, table.pattern, lane, place, row)
             stages.append(Stage(items=chunks[place], base=base, placements=grid_placements(grid, experts=experts), keeps=keeps))
         samples = lane.replicas * lane.microbatches * int(table.mbs[lane.rows[0]])
         lanes.append(Lane(name=lane_name(number), samples=samples, microbatches=lane.microbatches, stages=tuple(stages)))
@@ -138,13 +139,16 @@ def _bases(table: StageTable, plan: MixedPlan) -> dict[tuple[int, int], int]:
     return found
 
 
-def _keeps(redone: Redone, lane: MixedLane, place: int, row: int) -> tuple[Keep, ...]:
-    """What a stage recomputes: its first layers in full, the next selectively."""
+def _keeps(redone: Redone, pattern: Pattern, lane: MixedLane, place: int, row: int) -> tuple[Keep, ...]:
+    """What a stage recomputes: its first units of layers in full, the next selectively."""
     stages = len(lane.sizes)
     role = (FIRST if place == 0 else 0) + (LAST if place == stages - 1 else 0)
     at = row, role, min(lane.microbatches, stages - place) - 1, lane.sizes[place]
     full, selective = int(redone.full[at]), int(redone.selective[at])
-    ranges = ((0, full, FULL), (full, full + selective, "core"))
+    begin = 0 if place else pattern.first
+    ranges = (
+        (begin + a * pattern.period, begin + b * pattern.period, what) for a, b, what in ((0, full, FULL), (full, full + selective, "core"))
+    )
     return tuple(Keep(blocks=(a, b - 1), how=How.RECOMPUTE, operators=(what,)) for a, b, what in ranges if a < b)
 
 

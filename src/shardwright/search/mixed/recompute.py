@@ -11,7 +11,8 @@ from shardwright.compiled import allocation_free
 from shardwright.cost.device_buffers import communicator_bytes
 from shardwright.cost.terms import activation_room
 from shardwright.program.problem import Problem
-from shardwright.search.mixed.tables import AFTER, BEFORE, LAYER, MODES, StageTable
+from shardwright.search.mixed.pattern import AFTER, BEFORE, LAYER
+from shardwright.search.mixed.tables import MODES, StageTable
 
 FIRST, LAST = 1, 2
 """Roles of a stage, added: it holds what stands before the first layer, or behind the last one."""

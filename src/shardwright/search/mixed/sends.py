@@ -57,7 +57,7 @@ def _pair_seconds(
     problem: Problem, table: StageTable, meshes: tuple[StageMesh, StageMesh], bases: tuple[int, int], sizes: list[int]
 ) -> FloatArray:
     """(sizes, 2) seconds of both ways, of two stages that begin at `bases`."""
-    chunks = chunk_items(problem.model, chunks=(table.layers // 2, table.layers - table.layers // 2))
+    chunks = chunk_items(problem.model, chunks=table.pattern.layers((table.layers // 2, table.layers - table.layers // 2)))
     samples, experts = lcm(*(mesh.dp for mesh in meshes)), has_experts(problem)
     stages = tuple(
         Stage(items=items, base=base, placements=grid_placements(grid_of(problem, mesh, mbs=samples), experts=experts))

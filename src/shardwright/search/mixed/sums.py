@@ -15,8 +15,8 @@ from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_network import group_problem
 from shardwright.program.problem import Problem
 from shardwright.search.frames import Frame
-from shardwright.search.joint.chain import chain_of
-from shardwright.search.mixed.tables import StageTable, parts_of, stage_rows, sums_table
+from shardwright.search.mixed.pattern import parts_of
+from shardwright.search.mixed.tables import StageTable, stage_rows, sums_table
 
 GATHER, REDUCE = range(2)
 
@@ -103,6 +103,6 @@ def _priced(
 ) -> FloatArray:
     """(2, rows, parts of the model) seconds of gathers and gradient sums."""
     own = group_problem(problem, table.pools[table.meshes[pair][0]].group)
-    counts = parts_of(chain_of(problem.model), len(problem.model.blocks))
+    counts = parts_of(problem.model)
     found = sums_table(own, rows, shard, parts=parts, copies=copies)
     return np.stack([np.einsum("pb,bn->np", counts, seconds) for seconds in (found.gather, found.reduce)])

@@ -1,4 +1,4 @@
-"""What stages of mixed plans take: seconds and bytes by pool, mesh and microbatch, linear in the layers of a stage."""
+"""What stages of mixed plans take: seconds and bytes by pool, mesh and microbatch, linear in the units of layers of a stage."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ from shardwright.model.ir.tensor import TABLES
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.problem import Problem
 from shardwright.search.grid.prepare import facts_of
-from shardwright.search.joint.arrays import is_alike
-from shardwright.search.joint.chain import Chain, chain_of
 from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.meshes import StageMesh, meshes_of
+from shardwright.search.mixed.pattern import LAYER, Pattern, parts_of, pattern_of
 from shardwright.search.mixed.pools import Pool, pools_of
 
-LAYER, BEFORE, AFTER = range(3)
-"""Parts of a stage: one of its layers, what stands before the first layer of the model, what stands behind the last."""
 MICROBATCHES = (1, 2, 4, 8)
 """Samples of a microbatch that each data-parallel member of a stage has."""
 MODES = 3
@@ -39,8 +36,8 @@ class StageTable:
     """A row for each pool, mesh and microbatch size.
 
     Args:
-        layers: of the model. pool, tp, size: of each row, with devices of a stage; mbs: samples of a microbatch of a replica; pairs: the
-            place of its pool and mesh among all such (`meshes`).
+        pattern: of the model's layers; a layer below is one of its units. pool, tp: of each row; size: devices of a stage; mbs: samples
+            of a microbatch of a replica; pairs: the place of its pool and mesh among all such (`meshes`).
         seconds: (rows, parts, 2) of a forward and a backward. again: (rows, modes) that recompute adds to a layer's backward.
         saved: (rows, parts, modes) bytes that a microbatch keeps. made: (rows, modes) bytes that a layer's backward makes again.
         logits, logits_blocks, overlap: (rows,) bytes. workspace, buffers: (rows,) of token dispatch.
@@ -49,7 +46,7 @@ class StageTable:
         end_bytes: (pairs,) temporary of an embedding's gradient.
     """
 
-    layers: int
+    pattern: Pattern
     pools: tuple[Pool, ...]
     pool: IntArray
     tp: IntArray
@@ -76,6 +73,11 @@ class StageTable:
     def __len__(self) -> int:
         return len(self.tp)
 
+    @property
+    def layers(self) -> int:
+        """Units of layers of the model."""
+        return self.pattern.units
+
     def mesh(self, row: int) -> StageMesh:
         """The mesh of a row."""
         return self.meshes[int(self.pairs[row])][1]
@@ -85,21 +87,11 @@ class StageTable:
         return f"{self.pools[self.pool[row]].name} {self.mesh(row).text()}"
 
 
-def parts_of(chain: Chain, blocks: int) -> IntArray:
-    """(parts, blocks) how often each block of the model is in each part."""
-    counts = np.zeros((3, blocks), dtype=np.int64)
-    for part, some in enumerate((chain.layers[0], chain.before, chain.after)):
-        np.add.at(counts[part], list(some), 1)
-    return counts
-
-
 def why_alone(problem: Problem) -> str:
     """Why pipelines of the model are not searched, so that each pool has its own grids alone; empty = they are."""
     model, runtime = problem.model, problem.runtime
     if any(len(run.inputs) > 1 for run in model.runs):
         return f"{model.name} has branches"
-    if not is_alike(chain_of(model)):
-        return f"layers of {model.name} differ"
     if "1f1b" not in runtime.schedules or 1 not in runtime.zero_stages:
         return f"{runtime.name} has no 1F1B or no ZeRO-1"
     return ""
@@ -112,8 +104,7 @@ def stage_table(problem: Problem, choices: Choices | None = None) -> StageTable:
         UsageError: no stage has what is pinned.
     """
     assert not why_alone(problem)
-    chain, pools = chain_of(problem.model), pools_of(problem.cluster)
-    counts = parts_of(chain, len(problem.model.blocks))
+    pools, counts = pools_of(problem.cluster), parts_of(problem.model)
     choices = choices or Choices()
     sizes, batch = choices.sizes(MICROBATCHES), problem.job.global_batch
     rows = [
@@ -132,7 +123,7 @@ def stage_table(problem: Problem, choices: Choices | None = None) -> StageTable:
     capacities = [group.kind.accelerator.memory_bytes for group in problem.cluster.groups]
     facts = tuple(facts_of(group_problem(problem, pool.group), devices=1, capacity=float(capacities[pool.group])) for pool in pools)
     return StageTable(
-        layers=len(chain),
+        pattern=pattern_of(problem.model),
         pools=pools,
         pairs=pairs,
         meshes=keys,
@@ -169,7 +160,7 @@ def _pool_rows(problem: Problem, pool: Pool, counts: IntArray, some: list[tuple[
     both = np.stack([phases[:, 0], phases[:, 1] + phases[:, 2]])
     made = np.stack([again_bytes(table.saved_bytes, mode)[layer].max(axis=0) for mode in range(MODES)])
     again = np.stack([np.zeros((len(counts[0]), len(tp))), phases[:, 3], phases[:, 4]])
-    inside = table.buffer_bytes[counts.sum(axis=0) > 0].max(axis=0).astype(np.float64)
+    inside = table.buffer_bytes[layer].max(axis=0).astype(np.float64)
     return {
         "pool": np.full(len(tp), pool.group),
         "tp": tp,

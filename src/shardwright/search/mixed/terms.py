@@ -9,24 +9,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, FloatArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bytes_per_parameter import gradient_pass_bytes
 from shardwright.cost.critical_path import jitter_of_nodes
 from shardwright.program.problem import Problem
 from shardwright.search.frames import Frame
 from shardwright.search.mixed.choices import Choices
+from shardwright.search.mixed.pattern import AFTER, BEFORE, parts_of
 from shardwright.search.mixed.pools import in_one_zone
 from shardwright.search.mixed.recompute import Redone, Sharers, least_recompute
 from shardwright.search.mixed.sends import send_table
 from shardwright.search.mixed.sums import Sums
-from shardwright.search.mixed.tables import AFTER, BEFORE, StageTable, stage_table
+from shardwright.search.mixed.tables import StageTable, stage_table
 
 
 class Terms(NamedTuple):
     """What a stage takes inside a frame at least. r = row, p = part, f = microbatches in flight less one, n = layers.
 
     seconds: (r, p, 2). extra: (r, roles, f, n) seconds that recompute adds to a backward so that the stage fits; inf = it does not.
-    send: (r, r, 2). gather, reduce, update: (r, p) seconds of one of each part. layers: of the model. blocking: sends hold up their
+    send: (r, r, 2). gather, reduce, update: (r, p) seconds of one of each part. layers: units of them in the
+    model. blocks: (p,) of one of each part. blocking: sends hold up their
     sender. gathers_first: parameters are gathered at the step's start. reduces_last: gradients wait for the last backward.
     """
 
@@ -37,6 +39,7 @@ class Terms(NamedTuple):
     reduce: FloatArray
     update: FloatArray
     layers: int
+    blocks: IntArray
     blocking: bool
     gathers_first: bool
     reduces_last: bool
@@ -122,6 +125,7 @@ class Ground:
             reduce=reduce,
             update=update if runtime.overlap_param_gather else update + gather,
             layers=table.layers,
+            blocks=parts_of(self.problem.model).sum(axis=1),
             blocking=runtime.blocks_sends(1),
             gathers_first=runtime.overlap_param_gather,
             reduces_last=not runtime.overlap_grad_reduce,

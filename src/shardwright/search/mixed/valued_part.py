@@ -67,7 +67,7 @@ def valued_certificate(
 def _space(goal: Goal, own: OwnGrids, markets: Mapping[Options, Market]) -> str:
     """The space in words and values."""
     problem, choices = own.book.standing.problem, own.choices
-    said = pipelines_space(pools_of(problem.cluster), tuple(markets), choices, because=why_alone(problem))
+    said = pipelines_space(problem, tuple(markets), choices)
     pipelines = f"{said}; and " if markets or not problem.cluster.is_uniform else ""
     ranges = ", ".join(one.text() for one in sorted(own.ranges, key=lambda one: (one.pool.group, one.fewest)))
     pinned = f"; {choices.text()}" if choices.text() else ""
