@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import problem_of
 from shardwright.execute.proof.prove import prove
-from shardwright.search.mixed.find import MixedAnswer
+from shardwright.search.mixed.find import MixedAnswer, find_mixed
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import general_plan
 from shardwright.search.mixed.terms import Ground
@@ -56,6 +56,18 @@ def plans(name: str) -> list[Plan]:
 def test_found_plans_train_as_the_unsplit_model(name: str) -> None:
     problem = problem_of(ASKED[name])
     for plan in plans(name):
+        proof = prove(problem.model, problem.job, plan)
+        assert proof.equal, proof.worst
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_found_plans_with_experts_train_as_the_unsplit_model(kind: str) -> None:
+    problem = tiny("h100-sxm:4+a100-sxm-80gb:4", batch=12, kind=kind)
+    answer = find_mixed(problem, top=4)
+    part = answer.certificate.mixed
+    assert part is not None
+    assert any(" ep" in one for one in (part.pipelines, *(runner.pipelines for runner in part.runners)))
+    for plan in (answer.plan, *(runner.plan for runner in part.runners)):
         proof = prove(problem.model, problem.job, plan)
         assert proof.equal, proof.worst
 

@@ -29,6 +29,7 @@ from shardwright.search.mixed.terms import Ground
 from shardwright.search.request import SEARCH_MEMORY, Request
 from shardwright.simulator.simulate import simulate_plan
 from tests.search.mixed.members import KINDS, chain_model, mixed_problem
+from tests.tiers import random_of, seeds
 
 
 def tiny(cluster: str, *, seed: int = 3, batch: int = 4, kind: str = "dense") -> Problem:
@@ -93,6 +94,27 @@ def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_ans
     assert c.best_s == simulate_plan(problem, answer.plan).step_time_s
 
 
+@pytest.mark.parametrize("number", seeds(2, 40))
+def test_answers_to_models_with_experts_are_as_fast_as_the_best_of_every_plan(number: int) -> None:
+    generator = random_of(f"every plan {number}")
+    cluster = generator.choice(("a100-sxm-40gb:2+v100-sxm-16gb:1", "a100-sxm-40gb:1+v100-sxm-16gb:2", "h100-sxm:2+a100-sxm-80gb:2"))
+    problem = tiny(
+        cluster, seed=number, batch=2 if cluster.startswith("h100") else generator.choice((2, 3)), kind=generator.choice(KINDS[1:])
+    )
+    try:
+        found = find_mixed(problem)
+    except InfeasibleError:
+        pytest.skip("nothing fits")
+    best = inf
+    for options in [closed.options for closed in part_of(found.certificate).closed]:
+        market = Market.of(Ground.of(under(problem, options)))
+        for plan in every_plan(market, problem.job.global_batch):
+            done = simulate_plan(problem, general_plan(market.ground, plan, options=options))
+            best = min(best, done.step_time_s) if done.fits else best
+    assert found.certificate.lower_bound_s <= best * (1 + 1e-9)
+    assert found.step_time_s <= best * 1.02
+
+
 @pytest.fixture(scope="module")
 def answer() -> tuple[Problem, MixedAnswer]:
     problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:4", batch=8)
@@ -132,10 +154,10 @@ def test_the_same_search_finds_the_same(answer: tuple[Problem, MixedAnswer]) -> 
     assert find_mixed(problem) == found
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_more_devices_do_no_less_by_a_limit(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "kind"), [(0, "dense"), (1, "dense"), (2, "experts"), (3, "first dense"), (4, "in turns")])
+def test_more_devices_do_no_less_by_a_limit(seed: int, kind: str) -> None:
     generator = random.Random(seed)
-    problem = mixed_problem(generator)
+    problem = mixed_problem(generator, kind=kind)
     groups = problem.cluster.groups
     grown = replace(groups[1], count=groups[1].count + generator.randint(1, 3))
     larger = replace(problem, cluster=replace(problem.cluster, groups=(groups[0], grown, *groups[2:])))
