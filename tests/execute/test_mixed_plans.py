@@ -12,13 +12,13 @@ pytest.importorskip("torch")
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import problem_of
 from shardwright.execute.proof.prove import prove
-from shardwright.search.mixed.find import MixedAnswer
+from shardwright.search.mixed.find import MixedAnswer, find_mixed
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import general_plan
 from shardwright.search.mixed.terms import Ground
 from shardwright.search.request import Request
 from shardwright.strategy.plan.plan import Plan
-from tests.search.mixed.members import batch_of, drawn_plan, with_batch
+from tests.search.mixed.members import KINDS, batch_of, drawn_plan, with_batch
 from tests.search.mixed.test_find import tiny
 from tests.tiers import in_both, numbers
 
@@ -60,6 +60,18 @@ def test_found_plans_train_as_the_unsplit_model(name: str) -> None:
         assert proof.equal, proof.worst
 
 
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_found_plans_with_experts_train_as_the_unsplit_model(kind: str) -> None:
+    problem = tiny("h100-sxm:4+a100-sxm-80gb:4", batch=12, kind=kind)
+    answer = find_mixed(problem, top=4)
+    part = answer.certificate.mixed
+    assert part is not None
+    assert any(" ep" in one for one in (part.pipelines, *(runner.pipelines for runner in part.runners)))
+    for plan in (answer.plan, *(runner.plan for runner in part.runners)):
+        proof = prove(problem.model, problem.job, plan)
+        assert proof.equal, proof.worst
+
+
 def test_they_have_several_lanes_and_unlike_pipelines() -> None:
     every = [plan for name in ASKED for plan in plans(name)]
     assert any(len(plan.lanes) > 1 and len({lane.samples for lane in plan.lanes}) > 1 for plan in every)
@@ -67,14 +79,15 @@ def test_they_have_several_lanes_and_unlike_pipelines() -> None:
 
 
 @in_both
-@pytest.mark.parametrize("seed", numbers(6, 60))
-def test_any_plan_of_the_space_trains_as_the_unsplit_model(seed: int) -> None:
-    """Up to two lanes of random pipelines, whose degrees, cuts and shares differ between and within lanes."""
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", numbers(4, 40))
+def test_any_plan_of_the_space_trains_as_the_unsplit_model(seed: int, kind: str) -> None:
+    """Up to two lanes of random pipelines, whose meshes, cuts and shares differ between and within lanes."""
     generator = random.Random(seed)
-    problem = tiny(generator.choice(("h100-sxm:4+v100-sxm-16gb:4", "a100-sxm-40gb:2+v100-sxm-16gb:8")), seed=seed)
+    problem = tiny(generator.choice(("h100-sxm:4+v100-sxm-16gb:4", "a100-sxm-40gb:2+v100-sxm-16gb:8")), seed=seed, kind=kind)
     market = Market.of(Ground.of(problem))
     drawn = None
-    while drawn is None or len({int(market.ground.table.tp[row]) for lane in drawn.lanes for row in lane.rows}) < 2:
+    while drawn is None or len({market.ground.table.mesh(row) for lane in drawn.lanes for row in lane.rows}) < 2:
         drawn = drawn_plan(market, generator, lanes=generator.choice((1, 2)))
     problem = with_batch(problem, batch_of(market.ground, drawn))
     proof = prove(problem.model, problem.job, general_plan(market.ground, drawn))

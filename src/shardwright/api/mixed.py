@@ -15,11 +15,13 @@ from shardwright.search.certificate import Certificate
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.frames import Stops, ValuedPart
 from shardwright.search.mixed.bound import covers, holds
-from shardwright.search.mixed.choices import choices_of
+from shardwright.search.mixed.choices import Choices, choices_of
 from shardwright.search.mixed.find import TOLERANCE, MixedAnswer, find_mixed
 from shardwright.search.mixed.march import cell_holds
 from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.meshes import has_experts
 from shardwright.search.mixed.pools import pools_of
+from shardwright.search.mixed.tables import why_alone
 from shardwright.search.mixed.tariff import tariff_of
 from shardwright.search.mixed.terms import Ground
 from shardwright.search.mixed.valued import find_valued
@@ -45,14 +47,14 @@ def plan_mixed(
         tolerance: gap that is good enough. time_limit_s, stops, engine: see `find_mixed`.
 
     Raises:
-        UsageError: the model, the runtime or a pinned axis is not searched on mixed clusters. InfeasibleError: nothing fits.
+        UsageError: a pinned axis is not one of pipelines, or nothing has what is pinned. InfeasibleError: nothing fits.
         OutOfTimeError: long past the limit there is no plan yet.
     """
     if request.use_all:
         raise UsageError("--use-all is of uniform clusters: devices of a mixed one stay idle where they only slow a plan", hint="drop it")
-    choices = choices_of(request.pins, request.excludes)
     request = with_defaults(request)
     problem = problem_of(request)
+    choices = _choices(request, problem)
     find = partial(find_valued, goal=goal_of(request)) if is_valued(request) else partial(find_mixed, top=request.top)
     answer = find(
         roomy(request, problem),
@@ -65,6 +67,11 @@ def plan_mixed(
         progress=progress,
     )
     return replace(answer, simulation=simulated(request, problem, name=NAME, grid=None, plan=answer.plan))
+
+
+def _choices(request: Request, problem: Problem) -> Choices:
+    """What a request pins of the problem's pipelines, or of its grids alone."""
+    return choices_of(request.pins, request.excludes, pipelines=not why_alone(problem), experts=has_experts(problem))
 
 
 def goal_of(request: Request) -> Goal:
@@ -87,7 +94,8 @@ def check_prices(request: Request, certificate: Certificate, *, progress: Progre
     """
     part = certificate.mixed
     assert part is not None
-    problem, choices = roomy(request, problem_of(request)), choices_of(request.pins, request.excludes)
+    problem = roomy(request, problem_of(request))
+    choices = _choices(request, problem)
     if part.valued is not None:
         return _check_cells(request, problem, part.valued, progress)
     done = 0
@@ -110,7 +118,7 @@ def _check_cells(request: Request, problem: Problem, part: ValuedPart, progress:
     Raises:
         DataError: prices do not show what a cell claims, or a frame is missing.
     """
-    choices, tariff = choices_of(request.pins, request.excludes), tariff_of(problem.cluster, pools_of(problem.cluster), request.objective)
+    choices, tariff = _choices(request, problem), tariff_of(problem.cluster, pools_of(problem.cluster), request.objective)
     options = dict.fromkeys(one.options for cell in part.cells for one in cell.shown)
     markets = {row: Market.of(Ground.of(under(problem, row), choices)) for row in options}
     for number, cell in enumerate(part.cells, start=1):

@@ -21,6 +21,9 @@ from shardwright.program.block.block import BlockProgram
 from shardwright.runtime.runtime import Runtime, Scaling
 from shardwright.units import MIB
 
+SUMMED: Final = ("dense", "experts")
+"""Parts of a device's elements that groups of their own sum."""
+
 
 class ShardedElements(NamedTuple):
     """Trainable elements of one device whose states are cut alike.
@@ -94,6 +97,8 @@ def sync_table(
     shared: frozenset[str] = frozenset(),
     timed: bool = True,
     lying: tuple[SumSpans, SumSpans] | None = None,
+    parts: tuple[str, ...] = SUMMED,
+    copies: Axes | None = None,
 ) -> SyncTable:
     """Price every block's synchronisation for every row: never more than what the true groups of `program.stages.contribution` take.
 
@@ -103,18 +108,20 @@ def sync_table(
         shared: parameters that the first and the last chunk use, as ``block.parameter``.
         unrouted: the blocks where experts are cut like the MLP, for rows that copy tokens over tp; empty = no such rows, or no experts.
         repeats: how often the model has each block. timed: False = elements are counted, and nothing takes time.
+        parts: of elements that are priced; all are counted. copies: along which the holders of an expert stand; None = as the rows say.
         shard: members of a sharding group, shape (n,), dividing dp x cp (the whole of it for plain ZeRO).
         lying: the groups that sum dense parameters and experts', where it is known how they lie; None = as strides say.
 
     A layer below the runtime's bucket size shares its bucket's latency with its neighbours: T(bucket) x layer / bucket.
     """
-    dense_axes, expert_axes = _sorted(axes_of("dp-cp", rows)), _sorted(axes_of("edp", rows))
+    dense_axes, expert_axes = _sorted(axes_of("dp-cp", rows)), _sorted(copies or axes_of("edp", rows))
     edp = expert_axes[0][0] * expert_axes[1][0]
     # A sharding group of some of the holders has that part of an expert's holders, at least one.
     holders = dense_axes[0][0] * dense_axes[1][0]
     expert_shard = np.gcd(np.maximum(shard * edp // holders, 1), edp)
     groups = _groups(dense_axes, shard)
     dense, experts = lying or (sum_spans(groups, shard, network), sum_spans(_groups(expert_axes, expert_shard), expert_shard, network))
+    groups_of = {"dense": dense, "experts": experts}
     sizes = sum_sizes(job, runtime)
     shape = (len(programs), len(rows))
     tied = {"all_reduce": np.zeros(len(rows)), "reduce": np.zeros(len(rows))}
@@ -131,13 +138,14 @@ def sync_table(
             counts[name][index] = elements[name]
         if not timed:
             continue
-        for spans, part in ((dense, "dense"), (experts, "experts")):
+        for part in parts:
+            spans = groups_of[part]
             if elements[part].any():
                 many = matrices(programs[index].operators, experts=part == "experts")
                 narrow = elements[f"narrow_{part}"]
                 for name, seconds in layer_seconds(elements[part], spans, network, sizes, matrices=many, narrow=narrow).items():
                     total[name][index] += seconds
-        if elements["shared"].any():
+        if elements["shared"].any() and "dense" in parts:
             # Where the first and the last chunk are two ranks' the owner's gradient waits for the other's.
             alone = elements["dense"] - np.where(rows["pp"] > 1, elements["shared"], 0)
             many = matrices(programs[index].operators, experts=False)
@@ -150,9 +158,9 @@ def sync_table(
                 seconds += np.where(rows["pp"] > 1, last[name], 0.0)
     if runtime.zero1_broadcasts and timed:
         # A rank has no more than the whole model, so that each layer's part of the latency is no more than its true one.
-        held = {part: np.tensordot(np.array(repeats), counts[part], axes=1).astype(np.float64) for part in ("dense", "experts")}
-        total["gather"] = _broadcasts(counts["dense"], held["dense"], dense, network, sizes.stored)
-        total["gather"] += _broadcasts(counts["experts"], held["experts"], experts, network, sizes.stored)
+        held = {part: np.tensordot(np.array(repeats), counts[part], axes=1).astype(np.float64) for part in SUMMED}
+        some = (_broadcasts(counts[part], held[part], groups_of[part], network, sizes.stored) for part in parts)
+        total["gather"] = sum(some, np.zeros(shape))
     columns: dict[str, Any] = total | {f"tied_{name}": spent for name, spent in tied.items()}
     columns |= {name: counts[name] for name in ("dense", "experts", "spread", "frozen", "tied")}
     columns["narrow"] = counts["narrow_dense"] + counts["narrow_experts"]

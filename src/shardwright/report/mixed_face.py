@@ -26,7 +26,7 @@ def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> Ren
     lines = (
         claimed(c, search_time_s=search_time_s),
         *bound_lines(c),
-        f"{part.shapes:,} pipelines that replicas may be; {frames:,} frames of the space closed by prices, {part.tests:,} linear programs",
+        _searched(part, f"{frames:,} frames of the space closed by prices, {part.tests:,} linear programs"),
         f"{c.enumerated:,} plans looked at = {c.infeasible:,} infeasible + {c.bounded_b1:,} bounded + {c.simulated:,} simulated",
         f"Space {c.digest[:12]}: {c.space}",
     )
@@ -36,12 +36,19 @@ def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> Ren
     return Group(alone, *runners, section("Certificate", Text("\n".join(lines))))
 
 
+def _searched(part: MixedPart, closed: str) -> str:
+    """How many pipelines were searched and what closes them; or that none were, and why."""
+    if part.why_alone:
+        return f"Grids of each kind of device alone: no pipelines over several, as {part.why_alone}"
+    return f"{part.shapes:,} pipelines that replicas may be; {closed}"
+
+
 def render_valued(c: Certificate, part: MixedPart, valued: ValuedPart, *, search_time_s: float) -> RenderableType:
     """What is proven of a plan that is best in something else than time, or within a budget; and the front."""
     lines = (
         _claimed(c, valued, search_time_s=search_time_s),
         f"Step {c.best_s:.6g} s; no plan of the space{_within(valued)} takes less than {c.lower_bound_s:.6g} s",
-        f"{part.shapes:,} pipelines that replicas may be; {len(valued.cells):,} cells of times, {part.tests:,} frames priced in them",
+        _searched(part, f"{len(valued.cells):,} cells of times, {part.tests:,} frames priced in them"),
         f"{c.enumerated:,} plans looked at = {c.infeasible:,} infeasible + {c.bounded_b1:,} bounded + {c.simulated:,} simulated",
         f"Space {c.digest[:12]}: {c.space}",
     )

@@ -186,7 +186,7 @@ class MixedPart:
         tests: linear programs solved. lower_bound_s: no plan of several pipelines is faster, 0 = not shown. tolerance: gap that was good
         enough. pipelines: of the best plan, in words; empty = it is a grid of one pool. runners: next best of other compositions, as far
         as they were found: none is proven to be next. composed_stopped_at: as of the certificate, of the look for
-        plans. valued: of a search for cost, energy or a budget.
+        plans. valued: of a search for cost, energy or a budget. why_alone: why there are no pipelines in the space; empty = there are.
     """
 
     shapes: int
@@ -199,6 +199,7 @@ class MixedPart:
     runners: tuple[Runner, ...] = ()
     composed_stopped_at: int = 0
     valued: ValuedPart | None = None
+    why_alone: str = ""
 
     @property
     def fastest_alone(self) -> PoolAlone | None:

@@ -9,9 +9,11 @@ import numpy as np
 
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
-from shardwright.model.blocks.dense import decoder_block, embedding_block, head_block
+from shardwright.model.blocks.dense import attention_operators, decoder_block, embedding_block, head_block, layer_block
+from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model, Run
-from shardwright.model.ir.operator import AttentionShape
+from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.mixed.market import Market
@@ -29,31 +31,54 @@ CLUSTERS = (
 RUNTIMES = ("megatron-core", "megatron-2022", "megatron-bridge")
 
 
-def dense_model(generator: random.Random) -> Model:
-    """A dense chain of 3 to 10 layers."""
+KINDS = ("dense", "experts", "first dense", "in turns")
+"""Layers that models have: dense; with experts; one or two dense ones and then with experts; both in turns."""
+
+
+def chain_model(generator: random.Random, *, kind: str = "dense", layers: int = 0) -> Model:
+    """A chain of so many layers of a kind, 0 = 3 to 10; experts are 4, 8 or 16."""
     heads, head_dim = generator.choice((8, 16, 32)), generator.choice((64, 128))
     hidden, vocab = heads * head_dim, generator.choice((1000, 32000))
     attention = AttentionShape(heads=heads, kv_heads=heads, head_dim=head_dim, value_dim=head_dim)
-    layer = decoder_block("layer", hidden=hidden, attention=attention, ffn=4 * hidden, gated=generator.random() < 0.5)
-    tied = generator.random() < 0.3
-    return Model(
-        name="drawn",
-        blocks=(embedding_block(hidden=hidden, vocab=vocab), layer, head_block(hidden=hidden, vocab=vocab, tied=tied)),
-        runs=(
-            Run(name="embed", block=0, count=1, inputs=()),
-            Run(name="layers", block=1, count=generator.randint(3, 10), inputs=("embed",)),
-            Run(name="head", block=2, count=1, inputs=("layers",)),
-        ),
+    gated = generator.random() < 0.5
+    dense = decoder_block("layer", hidden=hidden, attention=attention, ffn=4 * hidden, gated=gated)
+    tied, drawn = generator.random() < 0.3, generator.randint(3, 10)
+    blocks = [embedding_block(hidden=hidden, vocab=vocab), dense]
+    if kind != "dense":
+        blocks.append(expert_layer(generator, hidden=hidden, attention=attention, gated=gated))
+    blocks.append(head_block(hidden=hidden, vocab=vocab, tied=tied))
+    runs = [Run(name="embed", block=0, count=1, inputs=())]
+    for number, (block, many) in enumerate(_counted(generator, kind, layers or drawn)):
+        runs.append(Run(name=f"layers.{number}", block=block, count=many, inputs=(runs[-1].name,)))
+    runs.append(Run(name="head", block=len(blocks) - 1, count=1, inputs=(runs[-1].name,)))
+    return Model(name="drawn", blocks=tuple(blocks), runs=tuple(runs), hidden=hidden, vocab=vocab)
+
+
+def _counted(generator: random.Random, kind: str, layers: int) -> list[tuple[int, int]]:
+    """(block, count) of runs of layers."""
+    if kind == "in turns":
+        return [(1 + turn % 2, 1) for turn in range(layers)]
+    first = generator.randint(1, 2) if kind == "first dense" else 0
+    return [*([(1, first)] if first else []), (1 if kind == "dense" else 2, layers - first)]
+
+
+def expert_layer(generator: random.Random, *, hidden: int, attention: AttentionShape, gated: bool) -> Block:
+    """A layer with experts, some with a shared one."""
+    shape = ExpertShape(experts=generator.choice((4, 8, 16)), topk=generator.choice((1, 2)))
+    shared = generator.choice((0, hidden))
+    return layer_block(
+        "routed",
         hidden=hidden,
-        vocab=vocab,
+        attention=attention_operators(hidden=hidden, shape=attention),
+        feed_forward=moe_operators(hidden=hidden, ffn=generator.choice((1, 2)) * hidden, experts=shape, gated=gated, shared_ffn=shared),
     )
 
 
-def mixed_problem(generator: random.Random, *, global_batch: int = 64) -> Problem:
-    """A dense model on a mixed cluster."""
+def mixed_problem(generator: random.Random, *, global_batch: int = 64, kind: str = "dense") -> Problem:
+    """A model on a mixed cluster. Args: kind: see KINDS."""
     job = job_from_flags(seq_len=generator.choice((256, 1024)), global_batch=global_batch, precision="fp16")
     return Problem(
-        model=dense_model(generator),
+        model=chain_model(generator, kind=kind),
         cluster=parse_cluster(generator.choice(CLUSTERS)),
         job=job,
         runtime=load_runtime(generator.choice(RUNTIMES)),

@@ -11,11 +11,10 @@ import pytest
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.recompute import ROLES
-from shardwright.search.mixed.tables import MICROBATCHES
 from shardwright.search.mixed.terms import Ground, Terms
 from shardwright.search.mixed.values import best_cut, most_above
 from shardwright.simulator.simulate import simulate_plan
-from tests.search.mixed.members import batch_of, drawn_plan, mixed_problem, shape_of, with_batch
+from tests.search.mixed.members import KINDS, batch_of, drawn_plan, mixed_problem, shape_of, with_batch
 
 
 def step_of_1f1b(forward: list[float], backward: list[float], out: list[float], back: list[float], m: int, *, blocking: bool) -> float:
@@ -69,6 +68,7 @@ def drawn_terms(generator: random.Random, *, layers: int, blocking: bool) -> Ter
         reduce=none,
         update=none,
         layers=layers,
+        blocks=np.ones(3, dtype=np.int64),
         blocking=blocking,
         gathers_first=True,
         reduces_last=False,
@@ -111,14 +111,14 @@ def test_no_cut_ends_before_a_limit_by_which_the_inequalities_leave_fewer_microb
     assert none[0] < m
 
 
-def check_members(generator: random.Random, *, plans: int) -> list[float]:
+def check_members(generator: random.Random, *, plans: int, kind: str = "dense") -> list[float]:
     """Bound over simulated step of random members of one problem; each lane does its microbatches by the simulated step."""
-    problem = mixed_problem(generator)
+    problem = mixed_problem(generator, kind=kind)
     market = Market.of(Ground.of(problem))
     ratios = []
     for _ in range(plans):
         plan = drawn_plan(market, generator, lanes=generator.randint(1, 2))
-        if plan is None or batch_of(market.ground, plan) < max(MICROBATCHES):
+        if plan is None or batch_of(market.ground, plan) < market.ground.table.mbs.max():
             continue
         own = Market.of(Ground.of(with_batch(problem, batch_of(market.ground, plan))))
         done = simulate_plan(own.ground.problem, general_plan(own.ground, plan))
@@ -151,7 +151,21 @@ def test_random_members_simulate_above_the_bound() -> None:
     assert max(ratios) > 0.8
 
 
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_random_members_with_experts_simulate_above_the_bound(kind: str) -> None:
+    ratios = [ratio for seed in range(8, 10) for ratio in check_members(random.Random(f"{kind} {seed}"), plans=4, kind=kind)]
+    assert len(ratios) >= 4
+    assert max(ratios) > 0.8
+
+
 @pytest.mark.proof
 def test_a_thousand_random_members_simulate_above_the_bound() -> None:
     ratios = [ratio for seed in range(100, 200) for ratio in check_members(random.Random(seed), plans=14)]
     assert len(ratios) >= 1000
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_hundreds_of_random_members_with_experts_simulate_above_the_bound(kind: str) -> None:
+    ratios = [ratio for seed in range(40) for ratio in check_members(random.Random(f"more {kind} {seed}"), plans=14, kind=kind)]
+    assert len(ratios) >= 200

@@ -29,7 +29,7 @@ def test_rows_have_what_is_pinned_and_nothing_that_is_excluded() -> None:
     table = stage_table(problem, choices_of((("mbs", ("2", "3")),), (("tp", ("2",)),)))
     assert set(table.tp.tolist()) == {1}
     assert set(table.mbs.tolist()) == {2, 3}
-    assert table.tps == ((0, 1), (1, 1))
+    assert [(pool, mesh.size) for pool, mesh in table.meshes] == [(0, 1), (1, 1)]
 
 
 def test_a_pool_without_a_pinned_degree_has_no_stage() -> None:
@@ -48,6 +48,16 @@ def test_a_part_of_the_space_is_no_faster_and_its_stages_have_what_is_pinned(pin
         for row in lane.rows:
             assert str(table.tp[row]) in wanted.get("tp", (str(table.tp[row]),))
             assert str(table.mbs[row]) in wanted.get("mbs", (str(table.mbs[row]),))
+
+
+def test_degrees_of_experts_can_be_pinned_where_there_are_experts() -> None:
+    pins = (("ep", ("2",)),)
+    table = stage_table(tiny(CLUSTER, batch=8, kind="experts"), choices_of(pins, (), experts=True))
+    assert {(mesh.tp, mesh.dp, mesh.ep) for _, mesh in table.meshes} == {(1, 2, 2), (2, 1, 2)}
+    # A member's microbatches are of the usual sizes, a replica's of as many times more as it has members.
+    assert set((table.mbs // (table.size // table.tp)).tolist()) == {1, 2, 4, 8}
+    with pytest.raises(UsageError, match="all pipelines of a mixed cluster have ep=1"):
+        choices_of(pins, ())
 
 
 def test_the_order_of_pins_is_no_part_of_the_answer() -> None:

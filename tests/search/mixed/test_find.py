@@ -5,34 +5,39 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import combinations, product
+from math import inf
 
 import numpy as np
 import pytest
 
-from shardwright.errors import UsageError
+from shardwright.api.problems import problem_of
+from shardwright.errors import InfeasibleError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
-from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.certificate import Certificate
 from shardwright.search.frames import Frame, MixedPart
+from shardwright.search.mixed.alone import AloneSearch, pool_alone
 from shardwright.search.mixed.bound import covers, holds
+from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.find import MixedAnswer, find_mixed
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedLane, MixedPlan, general_plan
+from shardwright.search.mixed.pools import Pool, pools_of
 from shardwright.search.mixed.terms import Ground
+from shardwright.search.request import SEARCH_MEMORY, Request
 from shardwright.simulator.simulate import simulate_plan
-from tests.search.mixed.members import dense_model, mixed_problem
+from tests.search.mixed.members import KINDS, chain_model, mixed_problem
+from tests.tiers import random_of, seeds
 
 
-def tiny(cluster: str, *, seed: int = 3, batch: int = 4) -> Problem:
+def tiny(cluster: str, *, seed: int = 3, batch: int = 4, kind: str = "dense") -> Problem:
     """A small model on a few devices."""
     generator = random.Random(seed)
     job = job_from_flags(seq_len=1024, global_batch=batch, precision="fp16")
-    model = dense_model(generator)
-    runs = tuple(replace(run, count=3) if run.name == "layers" else run for run in model.runs)
-    return Problem(model=replace(model, runs=runs), cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
+    model = chain_model(generator, kind=kind, layers={"in turns": 6, "first dense": 5}.get(kind, 3))
+    return Problem(model=model, cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
 
 
 def part_of(certificate: Certificate) -> MixedPart:
@@ -70,9 +75,10 @@ def every_plan(market: Market, batch: int) -> list[MixedPlan]:
     return alone + two
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cluster", ["a100-sxm-40gb:1+v100-sxm-16gb:2", "a100-sxm-40gb:2+v100-sxm-16gb:1"])
-def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_answer(cluster: str) -> None:
-    problem = tiny(cluster, batch=2)
+def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_answer(cluster: str, kind: str) -> None:
+    problem = tiny(cluster, batch=2, kind=kind)
     answer = find_mixed(problem)
     c = answer.certificate
     steps = []
@@ -82,10 +88,31 @@ def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_ans
             done = simulate_plan(problem, general_plan(market.ground, plan, options=options))
             if done.fits:
                 steps.append(done.step_time_s)
-    assert len(steps) > 30
+    assert len(steps) > 24
     assert min(steps) >= c.lower_bound_s
     assert answer.step_time_s <= min(steps) * 1.02
     assert c.best_s == simulate_plan(problem, answer.plan).step_time_s
+
+
+@pytest.mark.parametrize("number", seeds(2, 40))
+def test_answers_to_models_with_experts_are_as_fast_as_the_best_of_every_plan(number: int) -> None:
+    generator = random_of(f"every plan {number}")
+    cluster = generator.choice(("a100-sxm-40gb:2+v100-sxm-16gb:1", "a100-sxm-40gb:1+v100-sxm-16gb:2", "h100-sxm:2+a100-sxm-80gb:2"))
+    problem = tiny(
+        cluster, seed=number, batch=2 if cluster.startswith("h100") else generator.choice((2, 3)), kind=generator.choice(KINDS[1:])
+    )
+    try:
+        found = find_mixed(problem)
+    except InfeasibleError:
+        pytest.skip("nothing fits")
+    best = inf
+    for options in [closed.options for closed in part_of(found.certificate).closed]:
+        market = Market.of(Ground.of(under(problem, options)))
+        for plan in every_plan(market, problem.job.global_batch):
+            done = simulate_plan(problem, general_plan(market.ground, plan, options=options))
+            best = min(best, done.step_time_s) if done.fits else best
+    assert found.certificate.lower_bound_s <= best * (1 + 1e-9)
+    assert found.step_time_s <= best * 1.02
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +154,10 @@ def test_the_same_search_finds_the_same(answer: tuple[Problem, MixedAnswer]) -> 
     assert find_mixed(problem) == found
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_more_devices_do_no_less_by_a_limit(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "kind"), [(0, "dense"), (1, "dense"), (2, "experts"), (3, "first dense"), (4, "in turns")])
+def test_more_devices_do_no_less_by_a_limit(seed: int, kind: str) -> None:
     generator = random.Random(seed)
-    problem = mixed_problem(generator)
+    problem = mixed_problem(generator, kind=kind)
     groups = problem.cluster.groups
     grown = replace(groups[1], count=groups[1].count + generator.randint(1, 3))
     larger = replace(problem, cluster=replace(problem.cluster, groups=(groups[0], grown, *groups[2:])))
@@ -140,7 +167,35 @@ def test_more_devices_do_no_less_by_a_limit(seed: int) -> None:
         assert after >= before * (1 - 1e-9)
 
 
-def test_models_with_experts_are_refused() -> None:
-    problem = tiny("a100-sxm-40gb:1+v100-sxm-16gb:1")
-    with pytest.raises(UsageError, match="experts"):
-        find_mixed(replace(problem, model=load_model("mixtral-8x7b")))
+@pytest.mark.parametrize(
+    ("model", "because", "cluster"),
+    [
+        ("t5-11b", "has branches", "h100-sxm:8+a100-sxm-80gb:8"),
+    ],
+)
+def test_models_without_pipelines_have_the_best_grid_of_any_pool_alone(model: str, because: str, cluster: str) -> None:
+    request = Request(model=model, cluster=cluster, seq_len=512, global_batch=32, encoder_len=512 * ("branches" in because))
+    problem = problem_of(request)
+    answer = find_mixed(problem)
+    c = answer.certificate
+    assert because in part_of(c).why_alone
+    assert f"no pipelines over several pools, as {part_of(c).why_alone}" in c.space
+    assert "every grid" in c.space
+    assert not part_of(c).closed
+    steps = [find_mixed_alone(problem, pool) for pool in pools_of(problem.cluster)]
+    assert c.best_s == pytest.approx(min(steps), rel=1e-9)
+    assert c.lower_bound_s <= c.best_s
+    # The proof is that of each pool's own grids, and no more.
+    assert c.lower_bound_s == min(one.lower_bound_s for one in part_of(c).alone if one.lower_bound_s is not None)
+
+
+def find_mixed_alone(problem: Problem, pool: Pool) -> float:
+    """Seconds of the best grid of a pool's devices as a cluster of their own."""
+    found = pool_alone(problem, AloneSearch(pool=pool, choices=Choices(), seconds=inf, stop=None, memory=SEARCH_MEMORY))
+    return found if isinstance(found, float) else found.certificate.best_s
+
+
+def test_where_no_grid_fits_and_there_are_no_pipelines_it_says_so() -> None:
+    request = Request(model="t5-11b", cluster="a100-sxm-40gb:1+v100-sxm-16gb:1", seq_len=512, encoder_len=512, global_batch=4)
+    with pytest.raises(InfeasibleError, match="no grid fits in memory on any pool alone"):
+        find_mixed(problem_of(request))

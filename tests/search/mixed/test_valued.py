@@ -9,10 +9,10 @@ from math import inf
 
 import pytest
 
+from shardwright.api.problems import problem_of
 from shardwright.cost.spending import Spending
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.hardware.expression import parse_cluster
-from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem, under
 from shardwright.search.certificate import stops_of
 from shardwright.search.frames import Floor, ValuedPart
@@ -29,6 +29,7 @@ from shardwright.search.mixed.tariff import Tariff, tariff_of
 from shardwright.search.mixed.terms import Ground
 from shardwright.search.mixed.valued import find_valued
 from shardwright.search.mixed.valued_part import Goal
+from shardwright.search.request import Request
 from shardwright.simulator.predict import step_spending
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.grid.facts import grid_facts
@@ -241,12 +242,16 @@ def test_grids_on_fewer_nodes_are_bounded_by_what_they_pay() -> None:
 
 
 def test_models_whose_pipelines_are_not_searched_have_their_grids() -> None:
-    problem = replace(tiny("h100-sxm:16/2usd", batch=32), model=load_model("mixtral-8x7b"))
-    found = find_valued(problem, Goal(objective="cost"))
-    assert (found.mixed, part_of(found.certificate).shapes) == (None, 0)
-    assert 0 < valued_of(found).lower_bound <= valued_of(found).value
-    with pytest.raises(UsageError, match="experts"):
-        find_valued(replace(problem, cluster=parse_cluster("h100-sxm:8/2usd+a100-sxm-80gb:8/1usd")), Goal(objective="cost"))
+    values = {}
+    for cluster in ("h100-sxm:8/2usd", "a100-sxm-80gb:8/1usd", "h100-sxm:8/2usd+a100-sxm-80gb:8/1usd"):
+        problem = problem_of(Request(model="t5-11b", cluster=cluster, seq_len=512, encoder_len=512, global_batch=32))
+        found = find_valued(problem, Goal(objective="cost"))
+        assert (found.mixed, part_of(found.certificate).shapes) == (None, 0)
+        assert part_of(found.certificate).why_alone == "t5-11b has branches"
+        assert 0 < valued_of(found).lower_bound <= valued_of(found).value
+        values[cluster] = valued_of(found).value
+    one, other, both = values.values()
+    assert both == pytest.approx(min(one, other), rel=1e-9)
 
 
 @pytest.mark.parametrize("limit_s", [0.0, 0.1, 0.5])

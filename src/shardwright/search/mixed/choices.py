@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,7 @@ from shardwright.runtime.runtime import Options
 from shardwright.search.grid.space import PINNABLE
 
 FREE: Final = ("tp", "mbs")
-"""Axes of stages whose values are chosen from."""
+"""Axes of stages whose values are chosen from; where the model has experts so is ep."""
 FIXED: Final[Mapping[str, str]] = {"zero": "1", "schedule": "1f1b", "cp": "1", "ep": "1", "etp": "1", "vpp": "1"}
 """Axes of which all mixed pipelines have one value; a pin that has it among others leaves the others to the grids of a pool alone."""
 
@@ -25,20 +25,23 @@ class Choices:
     """Values that stages of mixed plans may have.
 
     Args:
-        pins, excludes: as asked, by axis; grids of a pool alone take them too. tp, mbs: pinned values, () = all. without_tp, without_mbs:
-            excluded ones.
+        pins, excludes: as asked, by axis; grids of a pool alone take them too. tp, ep, mbs: pinned values, () = all. without_tp,
+            without_ep, without_mbs: excluded ones.
     """
 
     pins: Words = ()
     excludes: Words = ()
     tp: tuple[int, ...] = ()
+    ep: tuple[int, ...] = ()
     mbs: tuple[int, ...] = ()
     without_tp: tuple[int, ...] = ()
+    without_ep: tuple[int, ...] = ()
     without_mbs: tuple[int, ...] = ()
 
-    def degrees(self, legal: Iterable[int]) -> tuple[int, ...]:
-        """Of the legal tensor parallel degrees those that may be."""
-        return tuple(d for d in legal if (not self.tp or d in self.tp) and d not in self.without_tp)
+    def has(self, *, tp: int, ep: int) -> bool:
+        """Stages of these degrees may be."""
+        chosen = (not self.tp or tp in self.tp) and (not self.ep or ep in self.ep)
+        return chosen and tp not in self.without_tp and ep not in self.without_ep
 
     def sizes(self, usual: tuple[int, ...]) -> tuple[int, ...]:
         """Microbatch sizes that may be: those that are pinned, else the usual ones; in order."""
@@ -55,25 +58,34 @@ class Choices:
         return ", ".join([*said, *(f"not {axis}={','.join(values)}" for axis, values in self.excludes)])
 
 
-def choices_of(pins: Words, excludes: Words) -> Choices:
+def choices_of(pins: Words, excludes: Words, *, pipelines: bool = True, experts: bool = False) -> Choices:
     """The choices that pins and excludes of a request leave.
+
+    Args:
+        pipelines: pipelines of the model are searched (`tables.why_alone`); of grids alone any axis can be pinned. experts: the model
+            has experts.
 
     Raises:
         UsageError: an axis that mixed plans do not have, or a value that none of them can have.
     """
+    if not pipelines:
+        return Choices(pins=tuple(sorted(pins)), excludes=tuple(sorted(excludes)))
+    free = (*FREE, "ep") if experts else FREE
     for some, kept in ((pins, True), (excludes, False)):
         for axis, values in some:
             _require_axis(axis)
-            if axis in FIXED and (FIXED[axis] in values) != kept:
+            if axis in FIXED and axis not in free and (FIXED[axis] in values) != kept:
                 said = f"all pipelines of a mixed cluster have {axis}={FIXED[axis]}"
                 raise UsageError(said, hint=f"leave {axis} free, or plan each kind of device alone")
-    pinned, excluded = ({axis: _degrees(axis, words) for axis, words in some if axis in FREE} for some in (pins, excludes))
+    pinned, excluded = ({axis: _degrees(axis, words) for axis, words in some if axis in free} for some in (pins, excludes))
     return Choices(
         pins=tuple(sorted(pins)),
         excludes=tuple(sorted(excludes)),
         tp=pinned.get("tp", ()),
+        ep=pinned.get("ep", ()),
         mbs=pinned.get("mbs", ()),
         without_tp=excluded.get("tp", ()),
+        without_ep=excluded.get("ep", ()),
         without_mbs=excluded.get("mbs", ()),
     )
 

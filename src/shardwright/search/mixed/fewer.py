@@ -79,10 +79,9 @@ def _is_closed(market: Market, counts: tuple[int, ...], limit_s: float) -> bool:
 
 def _renamed(table: StageTable, other: StageTable, pools: list[int], plan: MixedPlan) -> MixedPlan:
     """The plan with the rows of another table. Args: pools: of the other one, which those of the first are."""
-    keys = zip(other.pool.tolist(), other.tp.tolist(), other.mbs.tolist(), strict=True)
-    number = {key: row for row, key in enumerate(keys)}
+    number = {(int(other.pool[row]), other.mesh(row), int(other.mbs[row])): row for row in range(len(other))}
 
     def row_of(row: int) -> int:
-        return number[pools[int(table.pool[row])], int(table.tp[row]), int(table.mbs[row])]
+        return number[pools[int(table.pool[row])], table.mesh(row), int(table.mbs[row])]
 
     return MixedPlan(lanes=tuple(replace(lane, rows=tuple(row_of(row) for row in lane.rows)) for lane in plan.lanes))

@@ -14,7 +14,7 @@ from shardwright.runtime.runtime import Options
 from shardwright.search.certificate import Certificate, claim
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.engine.serial import Serial
-from shardwright.search.frames import Closed, MixedPart, Stops, worth_of
+from shardwright.search.frames import GIVEN_UP, Closed, MixedPart, Stops, worth_of
 from shardwright.search.limit import Limit, limit_of, out_of_time
 from shardwright.search.mixed.alone import Alone, Known, each_alone
 from shardwright.search.mixed.bound import Closing, aimed_at, lower_bound
@@ -23,12 +23,14 @@ from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.fewer import look_at_fewer
 from shardwright.search.mixed.incumbents import Composing, Standing, look_at_one_shape, parts_of, simulate_best
 from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.meshes import has_experts
+from shardwright.search.mixed.pattern import pattern_of
 from shardwright.search.mixed.place import MixedPlan, pipelines_text
 from shardwright.search.mixed.polish import polish
-from shardwright.search.mixed.pools import Pool, pools_of
+from shardwright.search.mixed.pools import pools_of
 from shardwright.search.mixed.recompute import MOST_STAGES
 from shardwright.search.mixed.runners import runners_of, simulate_behind
-from shardwright.search.mixed.tables import MICROBATCHES, require_searched
+from shardwright.search.mixed.tables import MICROBATCHES, why_alone
 from shardwright.search.mixed.terms import Ground
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.simulation import Simulation
@@ -92,7 +94,8 @@ def find_mixed(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> MixedAnswer:
-    """The best plan found on a mixed cluster, with a bound of its whole space.
+    """The best plan found on a mixed cluster, with a bound of its whole space: pipelines over all pools and grids of each, or grids alone
+    where pipelines of the model are not searched (`tables.why_alone`).
 
     Args:
         problem: its devices have the memory that plans may fill. choices: what is pinned; None = nothing. top: next best compositions that
@@ -101,16 +104,15 @@ def find_mixed(
             of all pools' grids. engine: where pools are searched, one after another without; the answer is the same.
 
     Raises:
-        UsageError: the model or the runtime is not searched on mixed clusters, or nothing has what is pinned.
+        UsageError: nothing has what is pinned.
         InfeasibleError: nothing fits. OutOfTimeError: long past the limit there is no plan yet.
     """
-    require_searched(problem)
     begun = time.monotonic()
 
     def left_s() -> float:
         return max(begun + time_limit_s - time.monotonic(), 0.0)
 
-    choices, pools, known = choices or Choices(), pools_of(problem.cluster), Known()
+    choices, known = choices or Choices(), Known()
     clocks: list[Limit] = []
 
     def search(own: Problem) -> _Found:
@@ -125,11 +127,15 @@ def find_mixed(
             known=known,
             done=lambda count: _say(progress, "plan each kind of device alone", count, len(own.cluster.groups)),
         )
-        markets = {options: Market.of(Ground.of(under(own, options), choices)) for options in option_rows(singles, choices)}
+        rows = () if why_alone(own) else option_rows(singles, choices)
+        markets = {options: Market.of(Ground.of(under(own, options), choices)) for options in rows}
         if not clocks:
             clocks.append(limit_of(COMPOSED * left_s(), stop_at=stops.composed if stops else None))
             clocks.append(limit_of(left_s(), stop_at=stops.proven if stops else None))
         standing.limit = clocks[0]
+        if not markets:
+            _require_grid(singles)
+            return _Found(standing=standing, singles=singles, markets=markets, closings=(), lower_s=inf)
         lower_s, closings = _narrowed(standing, markets, clocks[1], tolerance=tolerance, progress=progress)
         return _Found(standing=standing, singles=singles, markets=markets, closings=closings, lower_s=lower_s)
 
@@ -150,14 +156,23 @@ def find_mixed(
         certificate=certified(
             standing,
             part,
-            space_text(pools, tuple(markets), choices),
+            space_text(problem, tuple(markets), choices),
             best_s=standing.best_s,
-            shown_s=min([part.lower_bound_s, *(one.lower_bound_s for one in found.singles)]),
+            shown_s=min([part.lower_bound_s if markets else inf, *(one.lower_bound_s for one in found.singles)]),
             stopped_at=proof.stopped_at,
         ),
         waited=standing.limit.waited,
         search_time_s=time.monotonic() - begun,
     )
+
+
+def _require_grid(singles: list[Alone]) -> None:
+    """Raises: InfeasibleError: no grid fits on any pool. OutOfTimeError: none was found in time on some."""
+    if any(one.answer is not None for one in singles):
+        return
+    if any(one.stopped_at == GIVEN_UP for one in singles):
+        raise out_of_time()
+    raise InfeasibleError("no grid fits in memory on any pool alone", hint="more or larger devices, or a smaller model")
 
 
 def _narrowed(
@@ -214,11 +229,12 @@ def _part(found: _Found, *, top: int, tolerance: float) -> MixedPart:
         closed=closed,
         tests=sum(closing.tests for closing in closings),
         # A tighter one that was met by the way is not claimed: with a node less it might not have been, and no node more raises a bound.
-        lower_bound_s=min(found.lower_s, aimed_at(standing.best_s, tolerance)),
+        lower_bound_s=min(found.lower_s, aimed_at(standing.best_s, tolerance)) if closings else 0.0,
         tolerance=tolerance,
         pipelines=pipelines_text(closings[0].market.ground.table, best) if best is not None else "",
         runners=runners_of(standing, grounds, top=top),
         composed_stopped_at=standing.limit.stopped_at,
+        why_alone=why_alone(standing.problem),
     )
 
 
@@ -233,22 +249,29 @@ def option_rows(singles: list[Alone], choices: Choices) -> tuple[Options, ...]:
     return tuple(dict.fromkeys(rows)) or (ordered(choices.options),)
 
 
-def space_text(pools: tuple[Pool, ...], rows: tuple[Options, ...], choices: Choices) -> str:
+def space_text(problem: Problem, rows: tuple[Options, ...], choices: Choices) -> str:
     """The space in words and values."""
     pinned = f"; {choices.text()}" if choices.text() else ""
     return (
-        f"{pipelines_space(pools, rows, choices)}; and every grid of the standard space of each pool alone, on any number of its "
-        f"nodes{pinned}"
+        f"{pipelines_space(problem, rows, choices)}; and every grid of the standard space of each pool alone, on any "
+        f"number of its nodes{pinned}"
     )
 
 
-def pipelines_space(pools: tuple[Pool, ...], rows: tuple[Options, ...], choices: Choices) -> str:
+def pipelines_space(problem: Problem, rows: tuple[Options, ...], choices: Choices) -> str:
     """The pipelines of the space in words and values."""
+    devices = f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools_of(problem.cluster))}"
+    if because := why_alone(problem):
+        return f"{devices}; no pipelines over several pools, as {because}"
+    stage = "tp inside a node and sp"
+    if has_experts(problem):
+        stage = "tp x dp inside a node, sp, and experts over all of it (ep = tp x dp)"
+    cuts = f" ({said})" if (said := pattern_of(problem.model).text()) else ""
     options = ", ".join(" ".join(f"{name}={value}" for name, value in row) or "as it is" for row in rows)
     sizes = ", ".join(map(str, choices.sizes(MICROBATCHES)))
     return (
-        f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools)}; any number of replicas of any pipelines of at most two "
-        f"runs of like stages, {MOST_STAGES} stages in all, a stage on one pool with tp inside a node and sp; mbs {{{sizes}}}, any cut of "
-        f"the layers, each stage recomputes any number of its first layers in full and of the next ones selectively, 1F1B, zero1 over all "
-        f"replicas, any shares of the batch, any idle devices; options of the runtime {{{options}}}"
+        f"{devices}; any number of replicas of any pipelines of at most two "
+        f"runs of like stages, {MOST_STAGES} stages in all, a stage on one pool with {stage}; mbs {{{sizes}}}, any cut of "
+        f"the layers{cuts}, each stage recomputes any number of its first layers in full and of the next ones selectively, 1F1B, "
+        f"zero1 over all replicas, any shares of the batch, any idle devices; options of the runtime {{{options}}}"
     )

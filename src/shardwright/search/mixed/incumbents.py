@@ -248,7 +248,7 @@ def look_at_one_shape(standing: Standing, market: Market, options: Options) -> N
 def _weights(market: Market) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """(pools,) layers a second of a device of each pool, by its fastest row."""
     table = market.ground.table
-    rate = table.mbs / (table.seconds[:, 0].sum(axis=1) * table.tp)
+    rate = table.mbs / (table.seconds[:, 0].sum(axis=1) * table.size)
     return np.array([rate[table.pool == pool].max() for pool in range(len(table.pools))])
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shardwright.arrays import FloatArray
 from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.pattern import LAYER
 from shardwright.search.mixed.place import MixedPlan, frame_of
-from shardwright.search.mixed.tables import LAYER
+from shardwright.search.mixed.sums import GATHER, REDUCE
 from shardwright.search.mixed.values import PIECES
 
 
@@ -15,14 +15,12 @@ def likely_later(market: Market, plan: MixedPlan) -> float:
     Its first layers are summed with the first ones of every other lane, and the slowest of them decides: each as with all replicas on
     devices of its own pool, cut as it is. Other stages end sooner.
     """
-    ground, terms = market.ground, market.terms(frame_of(market.ground.table, plan))
-    table, first = ground.table, [lane.stage_rows()[0] for lane in plan.lanes]
-
-    def slowest(sums: FloatArray) -> float:
-        each = ((int(table.pairs[row]), ground.degrees.index(int(table.tp[row]))) for row in first)
-        return max(float(sums[pair, degree, plan.replicas - 1, LAYER]) for pair, degree in each)
-
-    reduce, gather = slowest(ground.reduce), slowest(ground.gather) if terms.gathers_first else 0.0
+    table, terms = market.ground.table, market.terms(frame_of(market.ground.table, plan))
+    first = [lane.stage_rows()[0] for lane in plan.lanes]
+    members = sum(lane.replicas * table.mesh(row).dp for row, lane in zip(first, plan.lanes, strict=True))
+    each = [market.ground.sums.of_row(row, members=members, replicas=plan.replicas)[:, LAYER] for row in first]
+    gather, reduce = (max(float(one[which]) for one in each) for which in (GATHER, REDUCE))
+    gather *= terms.gathers_first
     worst = 0.0
     for row, lane in zip(first, plan.lanes, strict=True):
         layers = lane.sizes[0]

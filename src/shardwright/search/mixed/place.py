@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Frame
+from shardwright.search.mixed.meshes import grid_of, has_experts
+from shardwright.search.mixed.pattern import Pattern
 from shardwright.search.mixed.pools import Pool
-from shardwright.search.mixed.recompute import FIRST, LAST, Redone
-from shardwright.search.mixed.tables import StageTable, grid_of
+from shardwright.search.mixed.recompute import FIRST, LAST, Redone, Sharers
+from shardwright.search.mixed.tables import StageTable
 from shardwright.search.mixed.terms import Ground
+from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import FULL, chunk_items, grid_placements, grid_shards
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Named
@@ -23,7 +26,7 @@ class MixedLane:
     """Replicas of one shape.
 
     Args:
-        rows: of the table, one a run. stages: of each run. sizes: layers of each stage. microbatches: that each replica does.
+        rows: of the table, one a run. stages: of each run. sizes: units of layers of each stage. microbatches: that each replica does.
     """
 
     rows: tuple[int, ...]
@@ -50,15 +53,21 @@ class MixedPlan:
 
 
 def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
-    """The plan in a line: ``4 x (2 stages h100-sxm tp2 + 1 stage l40s tp4) mbs1 of 32 microbatches, layers 13 13 6``, a piece a lane."""
+    """The plan in a line: ``4 x (2 stages h100-sxm tp2 + 1 stage l40s tp4) mbs1 of 32 microbatches, layers 13 13 6``, a piece a lane.
+
+    Where the members of a lane's runs have microbatches of unlike sizes, both are said: mbs2/1.
+    """
 
     def run(row: int, stages: int) -> str:
-        return f"{stages} stage{'s' if stages > 1 else ''} {table.pools[table.pool[row]].name} tp{int(table.tp[row])}"
+        return f"{stages} stage{'s' if stages > 1 else ''} {table.text(row)}"
+
+    def sizes(lane: MixedLane) -> str:
+        return "/".join(dict.fromkeys(str(int(table.mbs[row]) // table.mesh(row).dp) for row in lane.rows))
 
     return "; ".join(
         f"{lane.replicas} x ({' + '.join(run(row, stages) for row, stages in zip(lane.rows, lane.stages, strict=True))}) "
-        f"mbs{int(table.mbs[lane.rows[0]])} of {lane.microbatches} microbatch{'es' if lane.microbatches > 1 else ''}, "
-        f"layers {' '.join(map(str, lane.sizes))}"
+        f"mbs{sizes(lane)} of {lane.microbatches} microbatch{'es' if lane.microbatches > 1 else ''}, "
+        f"layers {' '.join(map(str, table.pattern.layers(lane.sizes)))}"
         for lane in plan.lanes
     )
 
@@ -68,7 +77,7 @@ def devices_of(table: StageTable, plan: MixedPlan) -> list[int]:
     devices = [0] * len(table.pools)
     for lane in plan.lanes:
         for row in lane.stage_rows():
-            devices[table.pool[row]] += lane.replicas * int(table.tp[row])
+            devices[table.pool[row]] += lane.replicas * int(table.size[row])
     return devices
 
 
@@ -79,28 +88,34 @@ def frame_of(table: StageTable, plan: MixedPlan) -> Frame:
     return Frame(replicas=(plan.replicas, plan.replicas), tp=tp, nodes=(nodes, nodes))
 
 
+def sharers_of(table: StageTable, plan: MixedPlan) -> Sharers:
+    """Who shares states; of each lane's runs the one of the fewest members counts, so that what fits so fits whoever holds which layer."""
+    members = sum(lane.replicas * min(table.mesh(row).dp for row in lane.rows) for lane in plan.lanes)
+    return Sharers(members=(members,) * len(table.meshes), replicas=plan.replicas, several=plan.replicas > 1)
+
+
 def general_plan(ground: Ground, plan: MixedPlan, *, options: Options = ()) -> Plan:
-    """The plan in the general form. Of each pool the stages of larger degrees come first, so that no group crosses a node."""
-    problem, table = ground.problem, ground.table
-    redone = ground.redone(plan.replicas, several=plan.replicas > 1)
+    """The plan in the general form. Of each pool the stages of more devices come first, so that no group crosses a node."""
+    problem, table, experts = ground.problem, ground.table, has_experts(ground.problem)
+    redone = ground.redone(sharers_of(table, plan))
     bases = _bases(table, plan)
     lanes, last = [], 0
     for number, lane in enumerate(plan.lanes):
-        chunks = chunk_items(problem.model, chunks=lane.sizes)
+        chunks = chunk_items(problem.model, chunks=table.pattern.layers(lane.sizes))
         stages = []
         for place, row in enumerate(lane.stage_rows()):
-            base, tp = bases[number, place], int(table.tp[row])
-            last = max(last, base + tp * lane.replicas)
-            grid = grid_of(problem, tp=tp, mbs=int(table.mbs[row]), replicas=lane.replicas)
-            keeps = _keeps(redone, lane, place, row)
-            stages.append(Stage(items=chunks[place], base=base, placements=grid_placements(grid, experts=False), keeps=keeps))
+            base, mesh = bases[number, place], table.mesh(row)
+            last = max(last, base + mesh.size * lane.replicas)
+            grid = grid_of(problem, mesh, mbs=int(table.mbs[row]), replicas=lane.replicas)
+            keeps = _keeps(redone, table.pattern, lane, place, row)
+            stages.append(Stage(items=chunks[place], base=base, placements=grid_placements(grid, experts=experts), keeps=keeps))
         samples = lane.replicas * lane.microbatches * int(table.mbs[lane.rows[0]])
         lanes.append(Lane(name=lane_name(number), samples=samples, microbatches=lane.microbatches, stages=tuple(stages)))
     return Plan(
         devices=last,
         lanes=tuple(lanes),
         orders=tuple(Named(schedule="1f1b", lanes=(lane.name,)) for lane in lanes),
-        shards=grid_shards(grid_of(problem, tp=1, mbs=1), experts=False),
+        shards=grid_shards(Grid(zero=1), experts=False),
         options=options,
     )
 
@@ -115,22 +130,25 @@ def _bases(table: StageTable, plan: MixedPlan) -> dict[tuple[int, int], int]:
     free = [pool.first for pool in table.pools]
     places = [(number, place, row) for number, lane in enumerate(plan.lanes) for place, row in enumerate(lane.stage_rows())]
     found = {}
-    for number, place, row in sorted(places, key=lambda one: -int(table.tp[one[2]])):
-        pool, tp = table.pools[table.pool[row]], int(table.tp[row])
-        start = pool.first + -(-(free[pool.group] - pool.first) // tp) * tp
+    for number, place, row in sorted(places, key=lambda one: -int(table.size[one[2]])):
+        pool, size = table.pools[table.pool[row]], int(table.size[row])
+        start = pool.first + -(-(free[pool.group] - pool.first) // size) * size
         found[number, place] = start
-        free[pool.group] = start + tp * plan.lanes[number].replicas
+        free[pool.group] = start + size * plan.lanes[number].replicas
         assert free[pool.group] <= pool.first + pool.devices, f"{pool.name} has no room"
     return found
 
 
-def _keeps(redone: Redone, lane: MixedLane, place: int, row: int) -> tuple[Keep, ...]:
-    """What a stage recomputes: its first layers in full, the next selectively."""
+def _keeps(redone: Redone, pattern: Pattern, lane: MixedLane, place: int, row: int) -> tuple[Keep, ...]:
+    """What a stage recomputes: its first units of layers in full, the next selectively."""
     stages = len(lane.sizes)
     role = (FIRST if place == 0 else 0) + (LAST if place == stages - 1 else 0)
     at = row, role, min(lane.microbatches, stages - place) - 1, lane.sizes[place]
     full, selective = int(redone.full[at]), int(redone.selective[at])
-    ranges = ((0, full, FULL), (full, full + selective, "core"))
+    begin = 0 if place else pattern.first
+    ranges = (
+        (begin + a * pattern.period, begin + b * pattern.period, what) for a, b, what in ((0, full, FULL), (full, full + selective, "core"))
+    )
     return tuple(Keep(blocks=(a, b - 1), how=How.RECOMPUTE, operators=(what,)) for a, b, what in ranges if a < b)
 
 

@@ -11,7 +11,8 @@ from shardwright.compiled import allocation_free
 from shardwright.cost.device_buffers import communicator_bytes
 from shardwright.cost.terms import activation_room
 from shardwright.program.problem import Problem
-from shardwright.search.mixed.tables import AFTER, BEFORE, LAYER, MODES, StageTable
+from shardwright.search.mixed.pattern import AFTER, BEFORE, LAYER
+from shardwright.search.mixed.tables import MODES, StageTable
 
 FIRST, LAST = 1, 2
 """Roles of a stage, added: it holds what stands before the first layer, or behind the last one."""
@@ -32,14 +33,24 @@ class Redone(NamedTuple):
     selective: IntArray
 
 
-def least_recompute(problem: Problem, table: StageTable, *, shard: int, several: bool) -> Redone:
-    """Of n layers the first x run again in full and as many of the others selectively as it needs; of all x the cheapest.
+class Sharers(NamedTuple):
+    """Who shares states of a plan.
 
-    Args:
-        shard: replicas that share states. several: there are two or more.
+    members: of each pair of pool and mesh, data-parallel members of all replicas. replicas: that share those of experts. several: there are
+    two replicas or more.
     """
-    static = static_bytes(problem, table, shard=shard)
-    rooms = np.array([[_room(problem, table, static, role, mode, several=several) for mode in range(MODES)] for role in range(ROLES)])
+
+    members: tuple[int, ...]
+    replicas: int
+    several: bool
+
+
+def least_recompute(problem: Problem, table: StageTable, sharers: Sharers) -> Redone:
+    """Of n layers the first x run again in full and as many of the others selectively as it needs; of all x the cheapest."""
+    static = static_bytes(table, sharers)
+    rooms = np.array(
+        [[_room(problem, table, static, role, mode, several=sharers.several) for mode in range(MODES)] for role in range(ROLES)]
+    )
     ends = np.zeros((ROLES, len(table)))
     for role in range(ROLES):
         for bit, part in ((FIRST, BEFORE), (LAST, AFTER)):
@@ -81,19 +92,25 @@ def _least(found: Redone, rooms: FloatArray, static: FloatArray, ends: FloatArra
                     found.seconds[row, role, flight - 1, n] = best
 
 
-def static_bytes(problem: Problem, table: StageTable, *, shard: int) -> FloatArray:
-    """(rows, parts) bytes of parameters, gradients and states of one of each part, states shared by `shard` replicas."""
+def static_bytes(table: StageTable, sharers: Sharers) -> FloatArray:
+    """(rows, parts) bytes of parameters, gradients and states of one of each part."""
     found = np.zeros_like(table.elements)
-    for pair, (pool, _) in enumerate(table.tps):
+    for pair, (pool, _) in enumerate(table.meshes):
         facts = table.facts[pool]
         each = facts.parameter_bytes + facts.gradient_bytes + facts.own_gradient_bytes
-        states = np.full(3, facts.state_bytes / shard)
+        states = np.full(3, facts.state_bytes / sharers.members[pair])
         if table.tied:
             # Whoever holds a shared weight shares its states, as many as there may be.
             states[[BEFORE, AFTER]] = 0.0
         found[pair] = table.elements[pair] * (each + states) + table.frozen[pair] * facts.parameter_bytes
+        found[pair] += table.experts[pair] * (each + facts.state_bytes / sharers.replicas)
     result: FloatArray = found[table.pairs]
     return result
+
+
+def _spreads(table: StageTable) -> IntArray:
+    """(rows,) groups over which experts spread: one where they do."""
+    return np.array([mesh.ep > 1 for _, mesh in table.meshes], dtype=np.int64)[table.pairs]
 
 
 def _room(problem: Problem, table: StageTable, static: FloatArray, role: int, mode: int, *, several: bool) -> FloatArray:
@@ -104,7 +121,8 @@ def _room(problem: Problem, table: StageTable, static: FloatArray, role: int, mo
     end = np.where(role > 0, table.end_bytes[table.pairs], 0.0)
     again = table.made[:, mode]
     temporary = np.maximum(end, again - logits)
-    groups = (table.tp > 1).astype(np.int64) + several + (role != FIRST | LAST) + 1
+    members = several | (table.size > table.tp)
+    groups = (table.tp > 1).astype(np.int64) + members + _spreads(table) + (role != FIRST | LAST) + 1
     capacity = np.array([table.facts[pool].capacity for pool in table.pool])
     context = np.array([table.facts[pool].context for pool in table.pool])
     reserve = table.facts[0].reserve

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from math import lcm
+
 import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.cost.crossings import crossing_seconds
 from shardwright.program.problem import Problem
 from shardwright.program.stages.parts import plan_stages
+from shardwright.search.mixed.meshes import StageMesh, grid_of, has_experts
 from shardwright.search.mixed.pools import Pool
-from shardwright.search.mixed.tables import StageTable, grid_of
+from shardwright.search.mixed.tables import StageTable
 from shardwright.simulator.simulate import lane_edges
 from shardwright.strategy.grid.expand import MAIN, chunk_items, grid_placements
 from shardwright.strategy.plan.lane import Lane
@@ -22,7 +25,7 @@ def send_table(problem: Problem, table: StageTable) -> FloatArray:
     """(rows, rows, 2) seconds of a microbatch from a stage of one row to one of the next, and of its gradient back; inf where their
     microbatches differ or they have no room for both.
     """
-    pairs, sizes = table.tps, sorted(set(table.mbs.tolist()))
+    pairs, sizes = table.meshes, sorted(set(table.mbs.tolist()))
     found = np.full((len(pairs), len(pairs), len(sizes), 2), np.inf)
     if table.layers > 1:
         for one in range(len(pairs)):
@@ -36,35 +39,38 @@ def send_table(problem: Problem, table: StageTable) -> FloatArray:
     return result
 
 
-def _places(table: StageTable, one: tuple[int, int], other: tuple[int, int]) -> list[tuple[int, int]]:
+def _places(table: StageTable, one: tuple[int, StageMesh], other: tuple[int, StageMesh]) -> list[tuple[int, int]]:
     """First devices of two stages, in all ways that they may lie to each other: in one node, and in two."""
-    (pool, tp), (second, other_tp) = (table.pools[one[0]], one[1]), (table.pools[other[0]], other[1])
+    (pool, mesh), (second, other_mesh) = (table.pools[one[0]], one[1]), (table.pools[other[0]], other[1])
     if pool.group != second.group:
         return [(pool.first, second.first)]
-    return [*_inside(pool, tp, other_tp), *([(pool.first, pool.first + pool.node)] if pool.nodes > 1 else [])]
+    return [*_inside(pool, mesh.size, other_mesh.size), *([(pool.first, pool.first + pool.node)] if pool.nodes > 1 else [])]
 
 
-def _inside(pool: Pool, tp: int, other: int) -> list[tuple[int, int]]:
-    if tp + other > pool.node:
+def _inside(pool: Pool, size: int, other: int) -> list[tuple[int, int]]:
+    if size + other > pool.node:
         return []
-    return [(pool.first, pool.first + tp)] if tp >= other else [(pool.first + other, pool.first)]
+    return [(pool.first, pool.first + size)] if size >= other else [(pool.first + other, pool.first)]
 
 
-def _pair_seconds(problem: Problem, table: StageTable, tps: tuple[int, int], bases: tuple[int, int], sizes: list[int]) -> FloatArray:
+def _pair_seconds(
+    problem: Problem, table: StageTable, meshes: tuple[StageMesh, StageMesh], bases: tuple[int, int], sizes: list[int]
+) -> FloatArray:
     """(sizes, 2) seconds of both ways, of two stages that begin at `bases`."""
-    chunks = chunk_items(problem.model, chunks=(table.layers // 2, table.layers - table.layers // 2))
+    chunks = chunk_items(problem.model, chunks=table.pattern.layers((table.layers // 2, table.layers - table.layers // 2)))
+    samples, experts = lcm(*(mesh.dp for mesh in meshes)), has_experts(problem)
     stages = tuple(
-        Stage(items=items, base=base, placements=grid_placements(grid_of(problem, tp=tp, mbs=1), experts=False))
-        for items, base, tp in zip(chunks, bases, tps, strict=True)
+        Stage(items=items, base=base, placements=grid_placements(grid_of(problem, mesh, mbs=samples), experts=experts))
+        for items, base, mesh in zip(chunks, bases, meshes, strict=True)
     )
-    lane = Lane(name=MAIN, samples=1, microbatches=1, stages=stages)
+    lane = Lane(name=MAIN, samples=samples, microbatches=1, stages=stages)
     plan = Plan(devices=problem.cluster.num_devices, lanes=(lane,), orders=(Named(schedule="1f1b", lanes=(MAIN,)),))
     edges = lane_edges(problem, plan_stages(plan, model=problem.model)[0])
     element = problem.job.activation.bits // 8
     return np.array(
         [
             [
-                sum(crossing_seconds(problem, messages, scale=element * size) for messages in way)
+                sum(crossing_seconds(problem, messages, scale=element * size / samples) for messages in way)
                 for way in ([e.forward for e in edges], [e.backward for e in edges])
             ]
             for size in sizes

@@ -39,12 +39,12 @@ class Shapes:
 
 
 def shapes_of(table: StageTable) -> Shapes:
-    """Every shape: one run, or two of different pool or degree in either order, of as many stages as there are layers at most."""
+    """Every shape: one run, or two of different pool or mesh in either order, of as many stages as there are layers at most."""
     most = min(MOST_STAGES, table.layers)
     rows, stages = [], []
     lengths = np.arange(1, most + 1)
     for one in range(len(table)):
-        room = table.pools[table.pool[one]].devices // table.tp[one]
+        room = table.pools[table.pool[one]].devices // table.size[one]
         single = lengths[lengths <= room]
         rows.append(np.stack([np.full(len(single), one), np.full(len(single), NONE)], axis=1))
         stages.append(np.stack([single, np.zeros(len(single), dtype=np.int64)], axis=1))
@@ -56,9 +56,9 @@ def shapes_of(table: StageTable) -> Shapes:
                 stages.append(pair)
     both, count = np.concatenate(rows), np.concatenate(stages)
     use = np.zeros((len(both), len(table.pools)), dtype=np.int64)
-    tp = np.where(both >= 0, table.tp[both], 0)
+    tp, size = (np.where(both >= 0, column[both], 0) for column in (table.tp, table.size))
     for run in range(2):
-        np.add.at(use, (np.arange(len(both)), table.pool[both[:, run]]), count[:, run] * tp[:, run])
+        np.add.at(use, (np.arange(len(both)), table.pool[both[:, run]]), count[:, run] * size[:, run])
     fits = (use <= [pool.devices for pool in table.pools]).all(axis=1)
     both, count, use, tp = both[fits], count[fits], use[fits], tp[fits]
     return Shapes(

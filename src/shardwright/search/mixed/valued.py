@@ -9,7 +9,7 @@ from math import inf
 
 from shardwright.cost.model_flops import LONGEST_STEP_S
 from shardwright.cost.spending import SECONDS_PER_HOUR
-from shardwright.errors import InfeasibleError, UsageError
+from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.runtime import Options
 from shardwright.search.engine.protocol import Engine
@@ -26,7 +26,7 @@ from shardwright.search.mixed.offers import Book, Point, limits_between, look_at
 from shardwright.search.mixed.own_grids import OwnGrids
 from shardwright.search.mixed.polish import climb, polish
 from shardwright.search.mixed.pools import pools_of
-from shardwright.search.mixed.tables import require_searched
+from shardwright.search.mixed.tables import why_alone
 from shardwright.search.mixed.tariff import COST, ENERGY, PARETO, TIME, Tariff, tariff_of
 from shardwright.search.mixed.terms import Ground
 from shardwright.search.mixed.valued_part import Goal, valued_certificate
@@ -91,7 +91,7 @@ def find_valued(
     progress: Progress | None = None,
 ) -> MixedAnswer:
     """The best plan found for a goal among the pipelines of a cluster's pools and each pool's own grids, with a bound; a cluster of one
-    kind is one pool. Models whose pipelines are not searched (`tables.require_searched`) have the grids alone on such a cluster.
+    kind is one pool. Models whose pipelines are not searched (`tables.why_alone`) have the grids alone.
 
     Args:
         choices, tolerance, time_limit_s, stops, memory, engine: as of `find.find_mixed`.
@@ -100,7 +100,6 @@ def find_valued(
         UsageError: as `find_mixed`; or a price, or a power limit, is missing. InfeasibleError: nothing fits, or nothing within the budget.
         OutOfTimeError: long past the limit there is no plan yet.
     """
-    searched = _is_searched(problem)
     begun = time.monotonic()
 
     def left_s() -> float:
@@ -112,7 +111,7 @@ def find_valued(
 
     own = _own_grids(problem, goal, choices or Choices(), engine or Serial(), seconds=ALONE * time_limit_s, stops=stops, memory=memory)
     own.begin(pools_of(problem.cluster), lambda count: say("plan each kind of device alone", count))
-    search = _search(own, goal, tolerance, say, searched=searched)
+    search = _search(own, goal, tolerance, say, searched=not why_alone(problem))
     standing = own.book.standing
     standing.limit = limit_of(COMPOSED * left_s(), stop_at=stops.composed if stops else None)
     last = _look(search) if search.markets else None
@@ -132,17 +131,6 @@ def find_valued(
         waited=standing.limit.waited,
         search_time_s=time.monotonic() - begun,
     )
-
-
-def _is_searched(problem: Problem) -> bool:
-    """Pipelines of the model are searched; else its grids are, on a cluster of one kind. Raises as `require_searched` on others."""
-    try:
-        require_searched(problem)
-    except UsageError:
-        if not problem.cluster.is_uniform:
-            raise
-        return False
-    return True
 
 
 def _own_grids(

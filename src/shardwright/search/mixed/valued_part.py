@@ -18,6 +18,7 @@ from shardwright.search.mixed.offers import Book, Point
 from shardwright.search.mixed.own_grids import OwnGrids
 from shardwright.search.mixed.place import pipelines_text
 from shardwright.search.mixed.pools import pools_of
+from shardwright.search.mixed.tables import why_alone
 from shardwright.search.mixed.tariff import PARETO, TIME
 from shardwright.search.universal import universal_bound
 
@@ -51,6 +52,7 @@ def valued_certificate(
         pipelines=_words(best, markets),
         composed_stopped_at=standing.limit.stopped_at,
         valued=_valued(goal, own, markets, best, cells),
+        why_alone=why_alone(standing.problem),
     )
     return certified(
         standing,
@@ -64,8 +66,9 @@ def valued_certificate(
 
 def _space(goal: Goal, own: OwnGrids, markets: Mapping[Options, Market]) -> str:
     """The space in words and values."""
-    pools, choices = pools_of(own.book.standing.problem.cluster), own.choices
-    pipelines = f"{pipelines_space(pools, tuple(markets), choices)}; and " if markets else ""
+    problem, choices = own.book.standing.problem, own.choices
+    said = pipelines_space(problem, tuple(markets), choices)
+    pipelines = f"{said}; and " if markets or not problem.cluster.is_uniform else ""
     ranges = ", ".join(one.text() for one in sorted(own.ranges, key=lambda one: (one.pool.group, one.fewest)))
     pinned = f"; {choices.text()}" if choices.text() else ""
     budget = f"; for at most {goal.budget:g} dollars an hour" if isfinite(goal.budget) else ""

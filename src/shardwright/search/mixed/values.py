@@ -54,7 +54,7 @@ def _stage_holds(terms: Terms, r: int, role: int, n: int, at: _Place, limit: flo
     reduce = n * terms.reduce[r, 0] + first * terms.reduce[r, 1] + last * terms.reduce[r, 2]
     gather = n * terms.gather[r, 0] + first * terms.gather[r, 1] + last * terms.gather[r, 2]
     update = n * terms.update[r, 0] + first * terms.update[r, 1] + last * terms.update[r, 2]
-    pieces = 1.0 if terms.reduces_last else min(PIECES, n + first + last)
+    pieces = 1.0 if terms.reduces_last else min(PIECES, n * terms.blocks[0] + first * terms.blocks[1] + last * terms.blocks[2])
     ends = max(reduce / pieces, reduce - (pieces - 1.0) / pieces * backward)
     after = max(tl + at.close, ends) + max(update, at.least)
     held_f, held_b = (at.sf, at.sb) if terms.blocking else (0.0, 0.0)
@@ -92,7 +92,7 @@ def _cut(terms: Terms, one: int, other: int, p1: int, p2: int, n1: int, m: int, 
     # What must be gathered before the first forward at least: that of a first stage with one layer.
     start = terms.gather[one, 0] + terms.gather[one, 1]
     way += start
-    pieces = 1.0 if terms.reduces_last else min(PIECES, layers + 2.0)
+    pieces = 1.0 if terms.reduces_last else min(PIECES, layers * terms.blocks[0] + terms.blocks[1] + terms.blocks[2])
     close = (terms.reduce[one, 0] + terms.reduce[one, 1]) / pieces
     # Some stage of a run has its mean of layers or more.
     least = np.ceil(n1 / p1) * terms.update[one, 0]
