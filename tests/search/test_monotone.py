@@ -149,16 +149,14 @@ def test_more_bandwidth_raises_no_bound_of_mixed_answers(capsys: pytest.CaptureF
         problem = drawn_mixed(generator, most=8, layers=(2, 3, 4), batch=8)
         fast = faster_problem(problem, generator)
         before, after = find_mixed(problem), find_mixed(fast)
-        if after.step_time_s > before.step_time_s:
-            said(f"{number}: {problem.cluster.expression}: answer {before.step_time_s:.9g} to {after.step_time_s:.9g} s", capsys)
-        # Both prove it to a gap: the bound of the faster cluster is none of the slower one's.
-        assert after.certificate.lower_bound_s <= before.step_time_s * (1 + 1e-9)
-        if after.certificate.lower_bound_s > before.certificate.lower_bound_s:
-            said(
-                f"{number}: {problem.cluster.expression}: bound {before.certificate.lower_bound_s:.9g} to "
-                f"{after.certificate.lower_bound_s:.9g} s",
-                capsys,
-            )
+        there_s = max(simulate_plan(fast, before.plan).step_time_s, before.step_time_s)
+        said(
+            f"{number}: {problem.cluster.expression}: answer {before.step_time_s:.9g} (there {there_s:.9g}) to {after.step_time_s:.9g} s, "
+            f"bound {before.certificate.lower_bound_s:.9g} to {after.certificate.lower_bound_s:.9g} s",
+            capsys,
+        )
+        assert after.step_time_s <= there_s * (1 + 1e-9)
+        assert after.certificate.lower_bound_s <= before.certificate.lower_bound_s * (1 + 1e-9)
 
 
 def with_a_better_link(number: int, capsys: pytest.CaptureFixture[str]) -> tuple[bool, bool]:
