@@ -24,7 +24,7 @@ from shardwright.program.same import one_of_equals
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space, with_options
-from shardwright.search.request import OBJECTIVES, Request
+from shardwright.search.request import OBJECTIVES, TOP, Request
 from shardwright.strategy.grid.rules import GridFacts
 
 Progress = Callable[[str, int, int], None]
@@ -160,6 +160,18 @@ def _load_cluster(text: str) -> Cluster:
 def is_valued(request: Request) -> bool:
     """A request asks for something else than the fastest plan at any price."""
     return request.objective != OBJECTIVES[0] or request.budget > 0
+
+
+def require_unranked(request: Request, search: str) -> None:
+    """Say that a search has no next best plans, where some are asked for.
+
+    Raises:
+        UsageError: another number of them than none, or than where nothing is said.
+    """
+    if request.top not in (0, TOP):
+        raise UsageError(
+            f"{search} ranks no next best plans, so --top {request.top} says nothing", hint="drop it, or search the standard space for time"
+        )
 
 
 def method_of(request: Request) -> Method:
