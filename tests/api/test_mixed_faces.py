@@ -28,7 +28,7 @@ def test_a_mixed_cluster_stands_beside_its_faster_part() -> None:
 
 
 def test_prices_of_the_cluster_stand_before_list_prices_and_behind_given_ones() -> None:
-    cluster = parse_cluster("h100-sxm:8@east/2usd+h100-sxm:8@west/1usd,east~west=10gbps")
+    cluster = parse_cluster("h100-sxm:8@east/2usd+h100-sxm:8@west/1usd,east~west=10gbps/0ms")
     prices = cluster_prices(cluster, {})
     assert [(p.usd_per_hour, p.source) for p in prices] == [(2.0, "as the cluster says, in east"), (1.0, "as the cluster says, in west")]
     assert [p.usd_per_hour for p in cluster_prices(cluster, {"h100-sxm": 4.0})] == [4.0, 4.0]

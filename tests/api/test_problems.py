@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from shardwright.api.exact import plan_exact
 from shardwright.api.grids import plan
+from shardwright.api.joint import plan_joint
+from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import problem_of, with_defaults
 from shardwright.api.simulations import simulate
 from shardwright.dtype import Dtype
@@ -82,3 +87,17 @@ def test_a_request_says_dropout_and_the_wire() -> None:
     )
     assert masked.allocated_bytes > plain.allocated_bytes
     assert wide.step_time_s > plain.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("ask", "changed"),
+    [
+        (plan_joint, {"space": "joint"}),
+        (plan_exact, {"space": "exact", "cluster": "h100-sxm:2"}),
+        (plan_mixed, {"objective": "energy"}),
+        (plan_mixed, {"budget": 100.0}),
+    ],
+)
+def test_runners_up_of_searches_that_rank_none_are_refused(ask: Callable[[Request], object], changed: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="ranks no next best plans, so --top 5 says nothing"):
+        ask(replace(ASKED, top=5, **changed))

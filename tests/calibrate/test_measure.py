@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="calibrate needs torch")
 pytest.importorskip("scipy", reason="fits need scipy")
 
 from shardwright.calibrate.check import check_machine, predict_step, step_cases
+from shardwright.calibrate.collective_rank import what_lacks
 from shardwright.calibrate.machine import host_memory
 from shardwright.calibrate.measure import measure_machine
 from shardwright.calibrate.measure_collectives import group_sizes, measure_collectives
@@ -117,6 +118,24 @@ def test_collectives_over_two_ranks() -> None:
     assert len(points) == 4
     assert found.unsupported == ()
     assert {kind: [size for size, _ in rows] for kind, rows in found.points} == {"all_reduce": [1024, 4096], "all_to_all": [1024, 4096]}
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def collective() -> None:
+        raise error
+
+    return collective
+
+
+def test_a_collective_that_the_backend_lacks_is_told_from_one_that_fails() -> None:
+    lacking = "Backend gloo does not support alltoall_base"
+    assert what_lacks(lambda: None) == ""
+    assert what_lacks(raising(RuntimeError(f"{lacking}\nException raised from ..."))) == lacking
+    assert what_lacks(raising(RuntimeError("ProcessGroupGloo does not support reduce_scatter"))).startswith("ProcessGroupGloo")
+    assert what_lacks(raising(NotImplementedError())) == "NotImplementedError"
+    for failure in (RuntimeError("CUDA error: operation not supported"), RuntimeError("unsupported gpu"), ValueError("not supported")):
+        with pytest.raises(type(failure), match="support"):
+            what_lacks(raising(failure))
 
 
 @pytest.mark.parametrize(("target", "says"), [(dies, "rank 1 of 2 died with exit code 7"), (hangs, "said anything for 1 s")])

@@ -24,12 +24,13 @@ ZONED = "h100-sxm:8@east+a100-sxm-80gb:8@west"
         (ZONED, [], 4, "zones 'east' and 'west' have no link"),
         (f"{ZONED},east~west=10gbps/60ms/20usd", [], 4, "20 dollars for a gigabyte that leaves"),
         (f"{ZONED},east~west=10gbps/60s", [], 4, "says more than a link has"),
-        (f"{ZONED},east~west=10gbps,west~east=10gbps,east~west=5gbps", [], 4, "two links from 'east' to 'west'"),
+        (f"{ZONED},east~west=10gbps/0ms,west~east=10gbps/0ms,east~west=5gbps/0ms", [], 4, "two links from 'east' to 'west'"),
         ("h100-sxm:8/2.5usd+v100-sxm-16gb:8/-1usd", [], 4, "'-1usd' in 'v100-sxm-16gb:8/-1usd' is no number of usd"),
         ("h100-sxm:8/20000usd+v100-sxm-16gb:8", [], 4, "20000 dollars for a device and hour"),
         ("h100-sxm:8+v100-sxm-16gb:8", ["--precision", "bf16"], 4, "v100-sxm-16gb has no units for bf16"),
         ("h100-sxm:8+a100-sxm-80gb:8", ["--precision", "fp8"], 4, "a100-sxm-80gb has no units for fp8"),
         ("h100-sxm:8+tpu-v5p:8", [], 8, "does not run on tpu-v5p"),
+        ("h100-sxm:8+mi300x:8", [], 4, "no collective library spans accelerators of NVIDIA and AMD"),
         ("h100-sxm:8+v100-sxm:8@", [], 4, "is no name"),
         ("h100-sxm:8+v101:8", [], 4, "unknown accelerator, instance or cluster 'v101'"),
         ("h100-sxm:8+v100-sxm-16gb:12", [], 4, "12 x v100-sxm-16gb do not fill nodes of 8"),
@@ -63,7 +64,14 @@ def test_what_is_assumed_of_a_kind_is_said_with_its_name(tmp_path: Path, capsys:
 
 
 def test_links_of_zones_are_said_and_a_latency_that_is_not_given_too(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["simulate", "examples/tiny.json", "h100-sxm:1@a+h100-sxm:1@b,a~b=10gbps,b~a=5gbps/30ms", *SIZES[:-1], "--strategy", "pp2 mbs1"]
+    words = [
+        "simulate",
+        "examples/tiny.json",
+        "h100-sxm:1@a+h100-sxm:1@b,a~b=10gbps/0ms,b~a=5gbps/30ms",
+        *SIZES[:-1],
+        "--strategy",
+        "pp2 mbs1",
+    ]
     assert run(words) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "a to b 10 Gb/s a node, no latency was given, so none is counted; b to a 5 Gb/s a node, 30 ms" in shown

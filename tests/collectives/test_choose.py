@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.arrays import FloatArray
+from shardwright.collectives import nvlink_sharp
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import collective_seconds, price_list
 from shardwright.collectives.distinct import distinct_groups
@@ -156,3 +158,16 @@ def test_libraries_list_registered_algorithms_and_run_every_kind() -> None:
         assert set(names) <= set(ALGORITHMS)
         for kind in Collective:
             assert algorithms_for(kind, library=library)
+
+
+def test_the_page_says_what_the_switch_takes() -> None:
+    """The row of `nvlink_sharp` has its hops, its share of the links, and that two islands take half."""
+    page = (Path(__file__).parents[2] / "docs" / "collectives.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith("| nvlink_sharp |"))
+    assert f"| {nvlink_sharp.START_HOPS:g} a_0 + 2 sum_(k>0) lg(m_k) a_k |" in row
+    assert f"max((c_0+1)/c_0 / ({nvlink_sharp.LINK_SHARE:g} B_0), 2 / (c_(k-1) B_k))" in row
+    # Network alone: an island link that takes nothing, so that the second part of the maximum is left.
+    two, four = (one_group((8, nodes), bandwidth=(1e20, 5e10), latency_s=(0.0, 0.0), in_network_reduction=True) for nodes in (2, 4))
+    seconds = [nvlink_sharp.NVLINK_SHARP.seconds(Collective.ALL_REDUCE, volume=np.array([1e9]), span=span)[0] for span in (two, four)]
+    assert seconds == pytest.approx([1 / 8 / 50, 2 / 8 / 50])
+    assert "the second half as large for N = 2" in row

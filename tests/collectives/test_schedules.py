@@ -249,3 +249,11 @@ def test_layouts_without_units_fill_one_after_the_other() -> None:
     span = one_group((4, 2, 2), bandwidth=(4e11, 5e10, 2e10), latency_s=(2e-6, 9e-6, 9e-6))
     span = replace(span, below=(*span.below[:2], np.array([19])))
     assert layouts_of(span)[0].units == ((4, 4, 4, 4, 3), (8, 8, 3))
+
+
+def test_no_groups_have_no_prices() -> None:
+    span = one_group((8, 2), bandwidth=(4e11, 5e10), latency_s=(2e-6, 9e-6))
+    none = replace(span, **{name: tuple(column[:0] for column in getattr(span, name)) for name in ("below", "bandwidth", "latency_s")})
+    for name in SCHEDULED:
+        assert algorithm_named(name).seconds(Collective.ALL_REDUCE, volume=np.zeros(0), span=none).shape == (0,)
+        assert all(sent.shape == (0,) for sent in algorithm_named(name).wire_bytes(Collective.ALL_REDUCE, volume=np.zeros(0), span=none))

@@ -56,7 +56,7 @@ def test_more_devices_behind_move_nobody(cluster: Cluster, more: str) -> None:
     assume(not cluster.expression.endswith("gb200-nvl72:36") or not more.startswith("gb200"))
     nodes, *links = cluster.expression.split(",")
     if cluster.zones != ("",):
-        more, links = f"{more}@c", [*links, *(f"{zone}~c=5gbps" for zone in cluster.zones)]
+        more, links = f"{more}@c", [*links, *(f"{zone}~c=5gbps/0ms" for zone in cluster.zones)]
     larger = replace(parse_cluster(",".join([f"{nodes}+{more}", *links])), fabric=cluster.fabric)
     one, other = np.divmod(np.arange(min(cluster.num_devices, 24) ** 2), min(cluster.num_devices, 24))
     found = []

@@ -72,7 +72,7 @@ def test_a_link_is_shared_by_the_devices_of_a_node_and_has_two_directions() -> N
 
 
 def test_a_link_wider_than_the_cards_is_as_fast_as_they_are() -> None:
-    wide = parse_cluster("h100-sxm:8@a+h100-sxm:8@b,a~b=100000gbps")
+    wide = parse_cluster("h100-sxm:8@a+h100-sxm:8@b,a~b=100000gbps/0ms")
     assert zone_rates(wide)[0][0, 1] == wide.groups[0].kind.network_per_device.achieved
     assert not wide.is_uniform
 
@@ -80,7 +80,7 @@ def test_a_link_wider_than_the_cards_is_as_fast_as_they_are() -> None:
 def test_switch_tiers_are_of_every_zone() -> None:
     """Leaves of 16 do not reach over zones, and what lies in a zone sees the same tiers whatever other zones there are."""
     fabric = (FabricTier(name="leaf", num_devices=16), FabricTier(name="spine", num_devices=0, oversubscription=2.0))
-    both = replace(parse_cluster("h100-sxm:24@a+h100-sxm:40@b,a~b=10gbps"), fabric=fabric)
+    both = replace(parse_cluster("h100-sxm:24@a+h100-sxm:40@b,a~b=10gbps/0ms"), fabric=fabric)
     leaf = units_of(both)[1].of(np.arange(64))
     assert leaf.tolist() == [0] * 16 + [1] * 8 + [2] * 16 + [3] * 16 + [4] * 8
     alone = replace(parse_cluster("h100-sxm:40"), fabric=fabric)
@@ -100,17 +100,19 @@ def test_fewer_devices_have_fewer_zones_and_links() -> None:
     [
         ("h100-sxm:8@east+h100-sxm:8@west", "zones 'east' and 'west' have no link"),
         ("h100-sxm:8@east+h100-sxm:8", "some nodes are in no zone"),
-        ("h100-sxm:8+h200-sxm:8,east~west=1gbps", "zone 'east', which no nodes are in"),
-        ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps,a~b=2gbps", "two links from 'a' to 'b'"),
-        ("h100-sxm:8@a+h100-sxm:8@b,a~a=1gbps", "to itself"),
-        ("h100-sxm:8@a+h100-sxm:8@b,a~c=1gbps", "zone 'c'"),
-        ("h100-sxm:8@a+h100-sxm:8@b,a~b=0gbps", "0 Gbit/s"),
+        ("h100-sxm:8+h200-sxm:8,east~west=1gbps/0ms", "zone 'east', which no nodes are in"),
+        ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/0ms,a~b=2gbps/0ms", "two links from 'a' to 'b'"),
+        ("h100-sxm:8@a+h100-sxm:8@b,a~a=1gbps/0ms", "to itself"),
+        ("h100-sxm:8@a+h100-sxm:8@b,a~c=1gbps/0ms", "zone 'c'"),
+        ("h100-sxm:8@a+h100-sxm:8@b,a~b=0gbps/0ms", "0 Gbit/s"),
         ("h100-sxm:8@a+h100-sxm:8@b,a~b=ten", "no number of gbps"),
         ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/4", "more than a link has"),
         ("h100-sxm:8@a+h100-sxm:8@b,a-b", "no link of two zones"),
+        ("h100-sxm:8@a+h100-sxm:8@b,a~b=10gbps", "'a~b=10gbps' says no latency"),
+        ("h100-sxm:8@a+h100-sxm:8@b,a~b=10gbps/0.02usd", "'a~b=10gbps/0.02usd' says no latency"),
         ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/60000ms", "from 'a' to 'b': a latency of 60 s"),
         ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/60s", "says more than a link has"),
-        ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/20usd", "from 'a' to 'b': 20 dollars for a gigabyte"),
+        ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/0ms/20usd", "from 'a' to 'b': 20 dollars for a gigabyte"),
         ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/-1usd", "'-1usd' in 'a~b=1gbps/-1usd' is no number of usd"),
         ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/2eur", "says more than a link has"),
         ("h100-sxm:8@a+h100-sxm:8@b,a~b=10GB", "'10GB' in 'a~b=10GB' is no number of gbps"),
@@ -152,7 +154,10 @@ def test_what_is_wrong_is_said_in_one_line(text: str, words: str) -> None:
             "from 'east' to 'far': 90 dollars for a gigabyte that leaves (hint: dollars of 10^9",
         ),
         (FILE.replace("gigabyte: 0.09", "gigabyte: -0.09"), "links.2.egress_dollars_per_gigabyte: Input should be greater"),
-        (FILE.replace("bandwidth_gbps: 10", "bandwidth_gigabytes_per_s: 1"), "links.1.bandwidth_gbps: required key is missing"),
+        (
+            FILE.replace("bandwidth_gbps: 10", "bandwidth_gigabytes_per_s: 1"),
+            "links.1.bandwidth_gigabytes_per_s: unknown key (hint: did you mean",
+        ),
         (FILE.replace("bandwidth_gbps: 10", "bandwidth_gbps: 0"), "links.1.bandwidth_gbps: Input should be greater"),
         (FILE.replace("between: [west, far]", "between: [east, far]"), "two links from 'east' to 'far'"),
         (FILE.replace("  - {between: [west, far], bandwidth_gbps: 5, latency_ms: 100}\n", ""), "zones 'west' and 'far' have no link"),
@@ -163,6 +168,7 @@ def test_what_is_wrong_is_said_in_one_line(text: str, words: str) -> None:
             "nodes.0.dollars_per_device_hour: Input should be a",
         ),
         (FILE.replace("zone: far", "zone: 5"), "nodes.3.zone: Input should be a valid string (hint: text"),
+        (FILE.replace(", latency_ms: 100", ""), "links.3.latency_ms: required key is missing"),
         (FILE.replace("zone: far", "zone: a b"), "nodes.3.zone: String should match pattern"),
         (FILE.replace(", zone: far", ""), "some nodes are in no zone"),
         (FILE.replace("accelerator: l40s", "accelerator: l41s"), "nodes.3: unknown accelerator 'l41s'"),

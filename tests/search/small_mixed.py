@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from random import Random
 
-from shardwright.hardware.cluster import Cluster, NodeGroup, NodeKind
+from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup, NodeKind
+from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.link import Link
+from shardwright.hardware.zones import ZoneLink
 from shardwright.job.border import job_from_flags
 from shardwright.model.blocks.dense import decoder_block, embedding_block, head_block
 from shardwright.model.ir.graph import Model, Run
@@ -56,6 +59,25 @@ def drawn_mixed(generator: Random, *, most: int, layers: tuple[int, ...], batch:
             )
 
 
+def zoned(problem: Problem, generator: Random) -> Problem:
+    """The problem with each node group in a zone of its own, and links of 5 to 100 Gbit/s and 1 to 40 ms, each direction by itself."""
+    groups = tuple(replace(group, zone=f"zone{number}") for number, group in enumerate(problem.cluster.groups))
+    links = tuple(
+        ZoneLink(
+            source=source,
+            target=target,
+            link=Link(
+                latency_s=generator.choice((1e-3, 10e-3, 40e-3)),
+                bandwidth=generator.choice((5, 25, 100)) * 1e9 / 8,
+                efficiency=1.0,
+                origin=Origin(evidence=Evidence.ASSUMED, reference="drawn"),
+            ),
+        )
+        for source, target in permutations([group.zone for group in groups], 2)
+    )
+    return replace(problem, cluster=replace(problem.cluster, groups=groups, links=links))
+
+
 def _named(groups: tuple[NodeGroup, ...]) -> Cluster:
     names = (f"{group.count} x {group.kind.num_devices} {group.kind.accelerator.name}" for group in groups)
     return Cluster(expression=" + ".join(names), groups=groups)
@@ -80,3 +102,39 @@ def faster(cluster: Cluster, by: float, *, inside: bool = False) -> Cluster:
 
     groups = tuple(replace(group, kind=kind(group.kind)) for group in cluster.groups)
     return replace(cluster, groups=groups, links=tuple(replace(wide, link=link(wide.link)) for wide in cluster.links))
+
+
+def tiered(problem: Problem) -> Problem:
+    """The problem with switches of 4 devices below a spine that is half as fast as their cards."""
+    spine = FabricTier(name="spine", num_devices=0, oversubscription=2.0, latency_s=4e-6)
+    fabric = (FabricTier(name="leaf", num_devices=4, latency_s=1e-6), spine)
+    return replace(problem, cluster=replace(problem.cluster, fabric=fabric))
+
+
+def with_a_faster_link(cluster: Cluster, generator: Random) -> tuple[Cluster, str]:
+    """The cluster with more bandwidth, or less latency, of one link: cards or insides of the nodes of a group, a tier of switches, or one
+    zone to another; and what was changed in words.
+    """
+    by = generator.choice((1.01, 1.5, 2.0, 10.0))
+    sooner = generator.random() < 0.3
+    places = [("nic", n) for n in range(len(cluster.groups))] + [("scale_up", n) for n in range(len(cluster.groups))]
+    places += [("tier", n) for n in range(len(cluster.fabric))] + [("zones", n) for n in range(len(cluster.links))] * 2
+    what, place = generator.choice(places)
+
+    def link(one: Link) -> Link:
+        if sooner:
+            return replace(one, latency_s=one.latency_s / by)
+        return replace(one, bandwidth=one.bandwidth * by, reverse_bandwidth=one.reverse_bandwidth * by)
+
+    groups, tiers, wide = list(cluster.groups), list(cluster.fabric), list(cluster.links)
+    if what == "tier":
+        tier = tiers[place]
+        wider = max(tier.oversubscription / by, 1.0)
+        tiers[place] = replace(tier, latency_s=tier.latency_s / by) if sooner else replace(tier, oversubscription=wider)
+    elif what == "zones":
+        wide[place] = replace(wide[place], link=link(wide[place].link))
+    else:
+        kind = groups[place].kind
+        groups[place] = replace(groups[place], kind=replace(kind, **{what: link(getattr(kind, what))}))
+    changed = replace(cluster, groups=tuple(groups), fabric=tuple(tiers), links=tuple(wide))
+    return changed, f"{what} {place} {'latency' if sooner else 'bandwidth'} by {by:g}"

@@ -108,9 +108,9 @@ def test_a_pipeline_between_zones_waits_for_their_link() -> None:
     seconds = {}
     for name, cluster in {
         "one zone": "h100-sxm:8+a100-sxm-80gb:8",
-        "wide": "h100-sxm:8@a+a100-sxm-80gb:8@b,a~b=3200gbps",
+        "wide": "h100-sxm:8@a+a100-sxm-80gb:8@b,a~b=3200gbps/0ms",
         "narrow": "h100-sxm:8@a+a100-sxm-80gb:8@b,a~b=10gbps/20ms",
-        "narrow back": "h100-sxm:8@a+a100-sxm-80gb:8@b,a~b=3200gbps,b~a=10gbps/20ms",
+        "narrow back": "h100-sxm:8@a+a100-sxm-80gb:8@b,a~b=3200gbps/0ms,b~a=10gbps/20ms",
         "idle beside": "h100-sxm:8@a+a100-sxm-80gb:8@b+t4:16@c,a~b=10gbps/20ms,a~c=1gbps/200ms,b~c=1gbps/200ms",
     }.items():
         seconds[name] = simulate_plan(problem_for(dense(), batch=16, cluster=cluster, seq_len=2048), plan).step_time_s
@@ -127,8 +127,8 @@ def test_gradients_summed_over_zones_pass_their_slowest_link() -> None:
         simulate_plan(problem_for(dense(), batch=24, cluster=cluster, seq_len=2048), plan).step_time_s
         for cluster in (
             "h100-sxm:24",
-            "h100-sxm:8@a+h100-sxm:8@b+h100-sxm:8@c,a~b=100gbps,a~c=100gbps,b~c=100gbps",
-            "h100-sxm:8@a+h100-sxm:8@b+h100-sxm:8@c,a~b=100gbps,a~c=100gbps,b~c=100gbps,c~b=1gbps",
+            "h100-sxm:8@a+h100-sxm:8@b+h100-sxm:8@c,a~b=100gbps/0ms,a~c=100gbps/0ms,b~c=100gbps/0ms",
+            "h100-sxm:8@a+h100-sxm:8@b+h100-sxm:8@c,a~b=100gbps/0ms,a~c=100gbps/0ms,b~c=100gbps/0ms,c~b=1gbps/0ms",
         )
     ]
     assert seconds[0] < seconds[1] < seconds[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.api.problems import Progress, problem_of, with_defaults
+from shardwright.api.problems import Progress, problem_of, require_unranked, with_defaults
 from shardwright.api.simulations import simulated
 from shardwright.errors import UsageError
 from shardwright.hardware.overrides import keep_free
@@ -25,6 +25,7 @@ def plan_exact(
         UsageError: the problem is too large, or pins an axis. StrategyError: the model is no chain, or shares weights between blocks.
         InfeasibleError: nothing fits.
     """
+    require_unranked(request, "the exact search")
     if request.pins or request.excludes:
         raise UsageError("the exact space has no axes to pin or to exclude", hint="drop --pin and --exclude, or search a space of grids")
     request = with_defaults(request)

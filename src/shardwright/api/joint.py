@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.api.problems import JOINT, Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
+from shardwright.api.problems import JOINT, Progress, capacity_of, facts_of, problem_of, require_unranked, space_of, with_defaults
 from shardwright.api.simulations import simulated
 from shardwright.errors import UsageError
 from shardwright.program.problem import Problem
@@ -38,6 +38,7 @@ def plan_joint(
     Raises:
         InfeasibleError: nothing fits. UsageError: the model is beside a teacher.
     """
+    require_unranked(request, "a joint search")
     request = with_defaults(request)
     problem = problem_of(request)
     if problem.model.teacher_layers:

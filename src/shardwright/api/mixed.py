@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from shardwright.api.problems import Progress, is_valued, problem_of, with_defaults
+from shardwright.api.problems import Progress, is_valued, problem_of, require_unranked, with_defaults
 from shardwright.api.simulations import simulated
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.overrides import keep_free
@@ -52,6 +52,8 @@ def plan_mixed(
     """
     if request.use_all:
         raise UsageError("--use-all is of uniform clusters: devices of a mixed one stay idle where they only slow a plan", hint="drop it")
+    if is_valued(request):
+        require_unranked(request, "a search for cost, energy or within a budget")
     request = with_defaults(request)
     problem = problem_of(request)
     choices = _choices(request, problem)

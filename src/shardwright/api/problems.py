@@ -24,7 +24,7 @@ from shardwright.program.same import one_of_equals
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space, with_options
-from shardwright.search.request import OBJECTIVES, Request
+from shardwright.search.request import OBJECTIVES, TOP, Request
 from shardwright.strategy.grid.rules import GridFacts
 
 Progress = Callable[[str, int, int], None]
@@ -90,6 +90,7 @@ def problem_of(request: Request) -> Problem:
     problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=priced_runtime(load_runtime(request.runtime), model))
     for group in problem.cluster.groups:
         _require_units(group.kind.accelerator, problem)
+    _require_one_library(problem)
     _require_countable(problem)
     return one_of_equals(problem)
 
@@ -103,6 +104,17 @@ def _require_units(device: Accelerator, problem: Problem) -> None:
         raise RuntimeModelError(
             f"{runtime.name} does not run on {device.name}, but on accelerators of {', '.join(runtime.vendors)}",
             hint=f"--runtime {default_runtime(device.vendor)}",
+        )
+
+
+def _require_one_library(problem: Problem) -> None:
+    """Devices of several vendors have no collective library in common, but for messages that the executor sends itself."""
+    devices = [group.kind.accelerator for group in problem.cluster.groups]
+    vendors = tuple(dict.fromkeys(device.vendor for device in devices if device.vendor in VENDORS))
+    if len(vendors) > 1 and problem.runtime.collective_library != "messages":
+        raise ClusterError(
+            f"no collective library spans accelerators of {' and '.join(vendors)}",
+            hint="plan the devices of each vendor by themselves; `compare` sets them side by side",
         )
 
 
@@ -148,6 +160,18 @@ def _load_cluster(text: str) -> Cluster:
 def is_valued(request: Request) -> bool:
     """A request asks for something else than the fastest plan at any price."""
     return request.objective != OBJECTIVES[0] or request.budget > 0
+
+
+def require_unranked(request: Request, search: str) -> None:
+    """Say that a search has no next best plans, where some are asked for.
+
+    Raises:
+        UsageError: another number of them than none, or than where nothing is said.
+    """
+    if request.top not in (0, TOP):
+        raise UsageError(
+            f"{search} ranks no next best plans, so --top {request.top} says nothing", hint="drop it, or search the standard space for time"
+        )
 
 
 def method_of(request: Request) -> Method:

@@ -80,7 +80,12 @@ Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=V[,V]", h
 Excludes = Annotated[
     list[str] | None, typer.Option("--exclude", metavar="AXIS=V[,V]", help="Exclude values of an axis, e.g. zero=3. Repeatable.")
 ]
-Top = Annotated[int, typer.Option("--top", metavar="N", min=0, max=1000, help="Number of runners-up to certify and show.")]
+Top = Annotated[
+    int,
+    typer.Option(
+        "--top", metavar="N", min=0, max=1000, help="Number of runners-up to certify and show; joint and exact searches have none."
+    ),
+]
 Strategy = Annotated[
     str,
     typer.Option(

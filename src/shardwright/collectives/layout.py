@@ -6,7 +6,12 @@ A member has a link into its island and, beside it, a card into the network; wha
     unit of tier k-1: uplink members x min(bandwidth_1 .. bandwidth_k),  k >= 2
 
 A message between members that meet at tier 0 uses both island links; one that meets at tier k >= 1 both cards and the uplinks of all units
-that it leaves and enters. Each link carries as much each way. Left out: unlike rates of members and of zones: all have the slowest's.
+that it leaves and enters. Each link carries as much each way. Where links of each two outermost units are stated (`Span.between`), they
+stand in the place of the outermost uplinks, each direction by itself:
+
+    units a to b:         min(members of a, members of b) x bandwidth_ab
+
+Left out: unlike rates of members: all have the slowest's.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.collectives.span import Span
+from shardwright.collectives.span import Between, Span
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +33,14 @@ class Layout:
     Args:
         units: of every tier but the last the members of each unit, in order; units of a tier are inside those of the next.
         size: members. bandwidth: bytes/s of a member's share of each tier, one direction. latency_s: of a message that crosses it.
+        between: links of each two outermost units; None = all as `bandwidth` and `latency_s` say.
     """
 
     units: tuple[tuple[int, ...], ...]
     size: int
     bandwidth: tuple[float, ...]
     latency_s: tuple[float, ...]
+    between: Between | None = None
 
     @property
     def counts(self) -> tuple[tuple[int, ...], ...]:
@@ -57,12 +64,27 @@ class Layout:
 
     @cached_property
     def capacity(self) -> FloatArray:
-        """Bytes/s of every link: the members' island links, their cards (of tier 1), then the uplinks of the units of tiers 1, 2, .."""
+        """Bytes/s of every link: the members' island links, their cards (of tier 1), then the uplinks of the units of tiers 1, 2, .., or
+        in place of the last those from each outermost unit to each.
+        """
         links = [np.full(self.size, self.share[0])]
         if len(self.share) > 1:
             links.append(np.full(self.size, self.share[1]))
         links += [np.array(self.units[tier - 1]) * self.share[tier] for tier in range(2, len(self.share))]
+        if self.between is not None:
+            members = np.array(self.units[-1])
+            pairs = np.minimum.outer(members, members) * np.array(self.between.bandwidth)
+            np.fill_diagonal(pairs, np.inf)
+            links[-1] = pairs.ravel()
         return np.concatenate(links)
+
+    @property
+    def links(self) -> tuple[int, ...]:
+        """How many links of each tier `capacity` has."""
+        uplinks = [len(counts) for counts in self.units[1:]]
+        if self.between is not None:
+            uplinks[-1] **= 2
+        return (self.size, *([self.size] * (len(self.share) > 1)), *uplinks)
 
     @cached_property
     def children(self) -> tuple[tuple[range, ...], ...]:
@@ -79,13 +101,20 @@ def layouts_of(span: Span) -> tuple[Layout, ...]:
     tiers = len(span.below)
     return tuple(
         Layout(
-            units=_filled(row[:tiers]) if span.units is None else span.units,
+            units=_units_of(span, row[:tiers]),
             size=row[tiers - 1],
             bandwidth=row[tiers : 2 * tiers],
             latency_s=row[2 * tiers :],
+            between=span.between,
         )
         for row in zip(*columns, strict=True)
     )
+
+
+def _units_of(span: Span, below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    if span.between is not None:
+        return span.between.units
+    return _filled(below) if span.units is None else span.units
 
 
 def _filled(below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -103,6 +132,17 @@ def meeting_tier(layout: Layout, source: IntArray, target: IntArray) -> IntArray
     for index in range(len(layout.unit_of) - 2, -1, -1):
         tier[layout.unit_of[index][source] == layout.unit_of[index][target]] = index
     return tier
+
+
+def hop_seconds(layout: Layout, source: IntArray, target: IntArray) -> FloatArray:
+    """Latency of each message."""
+    tier = meeting_tier(layout, source, target)
+    seconds = np.array(layout.latency_s)[tier]
+    if layout.between is not None:
+        outer, of = tier == len(layout.unit_of) - 1, layout.unit_of[-2]
+        seconds[outer] = np.array(layout.between.latency_s)[of[source[outer]], of[target[outer]]]
+    result: FloatArray = seconds
+    return result
 
 
 def link_seconds(layout: Layout, source: IntArray, target: IntArray, size: FloatArray, group: IntArray, groups: int) -> FloatArray:
@@ -123,8 +163,13 @@ def link_seconds(layout: Layout, source: IntArray, target: IntArray, size: Float
         add(tier > 0, start + layout.size + end[tier > 0])
         start += 2 * layout.size
         for level in range(2, len(layout.share)):
-            add(tier >= level, start + layout.unit_of[level - 1][end[tier >= level]])
-            start += len(layout.units[level - 1])
+            some = tier >= level
+            of = layout.unit_of[level - 1]
+            if layout.between is not None and level == len(layout.share) - 1:
+                add(some, start + of[source[some]] * len(layout.units[-1]) + of[target[some]])
+            else:
+                add(some, start + of[end[some]])
+            start += layout.links[level]
     shape = (groups, 2 * links)
     result: FloatArray = busy.reshape(shape) / np.concatenate([layout.capacity, layout.capacity])
     return result

@@ -7,13 +7,22 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwright.collectives.span import Span
+from shardwright.arrays import IntArray
+from shardwright.collectives.span import Between, Span
 from shardwright.hardware.cluster import Tier
 from shardwright.hardware.graph import Units
 
+PairRates = tuple[tuple[float, ...], ...]
+"""Of each two outermost units of a cluster, from the one to the other."""
+
 
 def span_of_devices(
-    devices: tuple[int, ...], tiers: tuple[Tier, ...], *, units: tuple[Units, ...], in_network_reduction: bool = False
+    devices: tuple[int, ...],
+    tiers: tuple[Tier, ...],
+    *,
+    units: tuple[Units, ...],
+    in_network_reduction: bool = False,
+    between: tuple[PairRates, PairRates] | None = None,
 ) -> Span:
     """The span of one group.
 
@@ -21,13 +30,25 @@ def span_of_devices(
     kinds), each unit's members are kept too. Left out: so are not those of alike units, which grids price by the fullest one.
 
     Args:
-        devices: different, as the cluster numbers them. tiers: innermost first. units: of each tier.
+        devices: different, as the cluster numbers them. tiers: innermost first. units: of each tier. between: bytes/s of a member, and
+            seconds of a message, from each unit of the tier below the last to each; None = all alike.
     """
     places = np.asarray(devices)
     inside = [tuple(np.unique(level.of(places), return_counts=True)[1].tolist()) for level in units[:-1]]
     below = (*(max(counts) for counts in inside), len(devices))
     uneven = _unlike(int(places.min()), int(places.max()), units) and any(len(set(counts)) > 1 for counts in inside)
-    return _span(below, tuple(inside) if uneven else None, tiers, in_network_reduction)
+    return _span(below, tuple(inside) if uneven else None, tiers, in_network_reduction, _between(places, units, tuple(inside), between))
+
+
+def _between(
+    places: IntArray, units: tuple[Units, ...], inside: tuple[tuple[int, ...], ...], rates: tuple[PairRates, PairRates] | None
+) -> Between | None:
+    """The links of each two units that the group lies in."""
+    if rates is None or len(inside) < 2 or len(inside[-1]) < 2:
+        return None
+    here = np.unique(units[-2].of(places)).tolist()
+    bandwidth, latency_s = (tuple(tuple(rate[one][other] for other in here) for one in here) for rate in rates)
+    return Between(units=inside, bandwidth=bandwidth, latency_s=latency_s)
 
 
 @lru_cache(maxsize=65536)
@@ -50,7 +71,13 @@ def _unlike(first: int, last: int, units: tuple[Units, ...]) -> bool:
 
 
 @lru_cache(maxsize=16384)
-def _span(below: tuple[int, ...], inside: tuple[tuple[int, ...], ...] | None, tiers: tuple[Tier, ...], reduces: bool) -> Span:
+def _span(
+    below: tuple[int, ...],
+    inside: tuple[tuple[int, ...], ...] | None,
+    tiers: tuple[Tier, ...],
+    reduces: bool,
+    between: Between | None = None,
+) -> Span:
     """One object for groups that lie alike."""
     return Span(
         below=tuple(np.array([count], dtype=np.int64) for count in below),
@@ -58,4 +85,5 @@ def _span(below: tuple[int, ...], inside: tuple[tuple[int, ...], ...] | None, ti
         latency_s=tuple(np.array([tier.latency_s]) for tier in tiers),
         in_network_reduction=reduces,
         units=inside,
+        between=between,
     )

@@ -25,11 +25,12 @@ ALGORITHMS: Final = MappingProxyType(
         "send": "shardwright.collectives.send:SEND",
         "tree": "shardwright.collectives.scheduled:TREE",
         "forest": "shardwright.collectives.scheduled:FOREST",
+        "paired": "shardwright.collectives.scheduled:PAIRED",
         "straggler": "shardwright.collectives.straggler:STRAGGLER",
     }
 )
 # Schedules of single messages, made for one group: only a library that runs schedules as it is given them has these.
-SCHEDULED: Final = ("tree", "forest", "straggler")
+SCHEDULED: Final = ("tree", "forest", "paired", "straggler")
 _NCCL: Final = ("ring", "double_binary_tree", "nvlink_sharp", "pairwise", "flat", "send")
 
 # What each library runs when nothing is tuned by hand. NCCL: src/graph/tuning.cc (ring, tree, NVLS) and src/enqueue.cc, where rooted

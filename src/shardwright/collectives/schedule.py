@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.collectives.layout import Layout, link_seconds, meeting_tier
+from shardwright.collectives.layout import Layout, hop_seconds, link_seconds
 from shardwright.errors import RuntimeModelError
 
 
@@ -75,7 +75,7 @@ def round_costs(schedule: Schedule, layout: Layout) -> tuple[FloatArray, FloatAr
     busy = link_seconds(layout, schedule.source, schedule.target, size, schedule.round, rounds).max(axis=1)
     between = np.unique((schedule.round * layout.size + schedule.source) * layout.size + schedule.target)
     number, source, target = between // layout.size**2, between // layout.size % layout.size, between % layout.size
-    hop = np.array(layout.latency_s)[meeting_tier(layout, source, target)]
+    hop = hop_seconds(layout, source, target)
     waits = np.zeros(rounds)
     for end in (source, target):
         by_member = np.bincount(number * layout.size + end, weights=hop, minlength=rounds * layout.size)

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.collectives import forest, tree
+from shardwright.collectives import forest, paired, tree
 from shardwright.collectives.algorithm import Collective, require
 from shardwright.collectives.extent import extent_of
 from shardwright.collectives.layout import Layout, layouts_of, link_seconds
@@ -22,14 +22,14 @@ class TreeAlgorithm:
     """A `CollectiveAlgorithm` for sums along trees.
 
     Args:
-        name: registry name. trees: of a group, with their shares of the buffer. most: members of the largest group. even: also for groups
-            whose units all have as many members.
+        name: registry name. trees: of a group, with their shares of the buffer. most: members of the largest group. legal: of which groups
+            of several members.
     """
 
     name: str
     trees: Callable[[Layout], tuple[Tree, ...]]
     most: int
-    even: bool = True
+    legal: Callable[[Layout], bool]
     kinds: frozenset[Collective] = frozenset({Collective.ALL_REDUCE})
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
@@ -51,7 +51,7 @@ class TreeAlgorithm:
         """Bytes that the busiest member sends over each tier's links, or of its unit's uplink its part."""
         require(self, kind)
         extent = extent_of(span)
-        shares = np.array([self._sent(layout) for layout in layouts_of(extent.prepared)]).T
+        shares = np.array([self._sent(layout) for layout in layouts_of(extent.prepared)]).reshape(-1, len(span.below)).T
         return tuple((share if extent.rows is None else share[extent.rows]) * volume for share in shares)
 
     def lines(self, layout: Layout) -> tuple[FloatArray, FloatArray]:
@@ -61,7 +61,7 @@ class TreeAlgorithm:
         return tree_lines(layout, self.trees(layout)) if layout.size > 1 else (np.zeros(len(PARTS)), np.zeros(len(PARTS)))
 
     def _runs(self, layout: Layout) -> bool:
-        return layout.size == 1 or (layout.size <= self.most and (self.even or not layout.is_even))
+        return layout.size == 1 or (layout.size <= self.most and self.legal(layout))
 
     def _sent(self, layout: Layout) -> list[float]:
         if layout.size == 1 or not self._runs(layout):
@@ -69,7 +69,7 @@ class TreeAlgorithm:
         once = tree_sum(self.trees(layout))
         one = np.zeros_like(once.round)
         busy = link_seconds(layout, once.source, once.target, np.array(once.shares)[once.piece], one, 1)[0]
-        ends = np.cumsum([0, layout.size, *([layout.size] * (len(layout.share) > 1)), *map(len, layout.units[1:])])
+        ends = np.cumsum([0, *layout.links])
         return [float(busy[low:high].max()) * rate for low, high, rate in zip(ends, ends[1:], layout.share, strict=False)]
 
 
@@ -77,9 +77,10 @@ class TreeAlgorithm:
 def _lines_over(algorithm: TreeAlgorithm, span: Span) -> tuple[FloatArray, FloatArray, IntArray | None]:
     """alpha and beta of a span's different groups, a row each, and the row of each group; kept, as one span is priced again and again."""
     extent = extent_of(span)
-    alpha, beta = (np.stack(column) for column in zip(*map(algorithm.lines, layouts_of(extent.prepared)), strict=True))
-    return alpha, beta, extent.rows
+    found = np.array([algorithm.lines(layout) for layout in layouts_of(extent.prepared)]).reshape(-1, 2, len(PARTS))
+    return found[:, 0], found[:, 1], extent.rows
 
 
-TREE = TreeAlgorithm(name="tree", trees=tree.tree_of, most=tree.MOST_MEMBERS)
-FOREST = TreeAlgorithm(name="forest", trees=forest.forest_of, most=forest.MOST_MEMBERS, even=False)
+TREE = TreeAlgorithm(name="tree", trees=tree.tree_of, most=tree.MOST_MEMBERS, legal=lambda _: True)
+FOREST = TreeAlgorithm(name="forest", trees=forest.forest_of, most=forest.MOST_MEMBERS, legal=lambda layout: not layout.is_even)
+PAIRED = TreeAlgorithm(name="paired", trees=paired.paired_trees, most=paired.MOST_MEMBERS, legal=lambda layout: layout.between is not None)

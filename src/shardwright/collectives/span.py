@@ -15,6 +15,20 @@ from shardwright.hardware.cluster import Tier
 _BEYOND: Final = 2.0**50
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """Links of each two units of a group, such as its zones, where they differ: only schedules that are made for the group can use them.
+
+    Args:
+        units: members of each unit of every tier but the last, in order; links are those of the outermost. bandwidth: [a][b] bytes/s that
+            one member of unit a has to unit b, and one of b from a. latency_s: [a][b] seconds of a message from a to b.
+    """
+
+    units: tuple[tuple[int, ...], ...]
+    bandwidth: tuple[tuple[float, ...], ...]
+    latency_s: tuple[tuple[float, ...], ...]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Span:
     """Groups of devices as seen by a collective; every field is an array over the groups priced together, of shape (n,).
@@ -30,6 +44,8 @@ class Span:
         in_network_reduction: the island's switch can reduce (NVLink SHARP).
         units: of one group over unlike units: members of each unit of every tier but the last, in order, units of one tier inside those
             of the next. None = as `below` says, units filled one after the other.
+        between: of one group in three tiers and more: links of each two units below the last tier, which `bandwidth` and `latency_s` have
+            the slowest of; None = they are alike.
         late_s: seconds by which one member comes later than all others, shape (n,); None = all come together.
     """
 
@@ -38,6 +54,7 @@ class Span:
     latency_s: tuple[FloatArray, ...]
     in_network_reduction: bool = False
     units: tuple[tuple[int, ...], ...] | None = None
+    between: Between | None = None
     late_s: FloatArray | None = None
 
     @cached_property

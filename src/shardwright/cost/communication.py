@@ -11,6 +11,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import PriceList, collective_seconds, price_list
+from shardwright.collectives.members import PairRates
 from shardwright.collectives.registry import CALL_NCCL, algorithms_for
 from shardwright.collectives.span import Span, lie_alike, span_of, span_with
 from shardwright.cost.degree_rows import Rows
@@ -25,7 +26,7 @@ from shardwright.hardware.link import Link
 class Network:
     """What some devices see of each level and the units of it, whether their scale-up switches reduce, the library whose algorithms run on
     it, and what was measured with that library inside the island. Equal only to itself. `domain`: devices that the scale-up switch could
-    join.
+    join. `between`: bytes/s of a device, and seconds of a message, from each zone to each; None = there is one.
     """
 
     tiers: tuple[Tier, ...]
@@ -35,6 +36,7 @@ class Network:
     curves: tuple[CollectiveCurve, ...] = ()
     curve_origin: Origin = TABLE_ORIGIN
     domain: int = 1
+    between: tuple[PairRates, PairRates] | None = None
 
 
 def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import permutations
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray, listed
-from shardwright.collectives.members import side_of_span, span_of_devices
+from shardwright.collectives.members import PairRates, side_of_span, span_of_devices
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
@@ -56,7 +57,8 @@ def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Net
     """The network that devices of these kinds share: on every level the slowest of them."""
     networks = [network_of(of_kind(cluster, kind), library=library) for kind in kinds]
     tiers = [_slowest(level) for level in zip(*(levels_of(cluster, kind) for kind in kinds), strict=True)]
-    if len({cluster.groups[kind].zone for kind in kinds}) > 1:
+    several = len({cluster.groups[kind].zone for kind in kinds}) > 1
+    if several:
         tiers[-1] = _between_zones(cluster, kinds, tiers[-1])
     return replace(
         networks[0],
@@ -65,6 +67,7 @@ def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Net
         in_network_reduction=all(n.in_network_reduction for n in networks),
         curves=networks[0].curves if len(networks) == 1 else (),
         domain=min(n.domain for n in networks),
+        between=_between_each(cluster, kinds) if several else None,
     )
 
 
@@ -83,6 +86,19 @@ def _between_zones(cluster: Cluster, kinds: tuple[int, ...], tier: Tier) -> Tier
     return replace(tier, bandwidth=float(bandwidth.min()), latency_s=float(latency_s.max()))
 
 
+def _between_each(cluster: Cluster, kinds: tuple[int, ...]) -> tuple[PairRates, PairRates]:
+    """From each zone to each the slowest of some node groups; 0 for zones that none of them is in."""
+    zones, size = [[k for k in kinds if cluster.groups[k].zone == zone] for zone in cluster.zones], len(cluster.zones)
+    bandwidth, latency_s = zone_rates(cluster)
+    found = np.zeros((2, size, size))
+    for one, other in permutations(range(size), 2):
+        if zones[one] and zones[other]:
+            pairs = np.ix_(zones[one], zones[other])
+            found[:, one, other] = bandwidth[pairs].min(), latency_s[pairs].max()
+    rates, seconds = (tuple(map(tuple, table)) for table in found.tolist())
+    return rates, seconds
+
+
 def network_of_devices(problem: Problem, devices: tuple[int, ...]) -> Network:
     """The network that connects `devices`."""
     cluster = problem.cluster
@@ -97,7 +113,9 @@ def _network(problem: Same[Problem], kinds: tuple[int, ...]) -> Network:
 @lru_cache(maxsize=65536)
 def group_span(devices: tuple[int, ...], network: Network) -> Span:
     """The span of one group."""
-    return span_of_devices(devices, network.tiers, units=network.units, in_network_reduction=network.in_network_reduction)
+    return span_of_devices(
+        devices, network.tiers, units=network.units, in_network_reduction=network.in_network_reduction, between=network.between
+    )
 
 
 def own_span(problem: Problem, members: tuple[int, ...], device: int) -> Span:

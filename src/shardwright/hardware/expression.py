@@ -1,7 +1,7 @@
 """Cluster expressions: ``h100-sxm:16384``, ``a100-sxm-80gb:64+v100-sxm-32gb:32``, ``aws-p5.48xlarge:128``, ``meta-24k-roce:16384``.
 
 Grammar: term { "+" term } { "," link }, term = name [ ":" count ] [ "@" zone ] [ "/" dollars "usd" ],
-link = zone "~" zone "=" number "gbps" [ "/" number "ms" ] [ "/" dollars "usd" ]. The count is devices for an accelerator and for a
+link = zone "~" zone "=" number "gbps" "/" number "ms" [ "/" dollars "usd" ]. The count is devices for an accelerator and for a
 published cluster (which may leave it out: its full size), **instances** for a cloud instance, as a cloud bill counts them, and slices for
 a TPU slice by Google's own name (``v5p-256``; one where it is left out). Names ignore case, ``_`` and ``-``.
 
@@ -172,8 +172,10 @@ def _link(text: str) -> ZoneLink:
     gigabits = _number(rate, "gbps", term=text)
     if not gigabits > 0.0:
         raise ClusterError(f"{_shown(text)}: a link of {gigabits:g} Gbit/s", hint="10gbps")
+    if "ms" not in given:
+        raise ClusterError(f"{_shown(text)} says no latency", hint=f"{source}~{target}={gigabits:g}gbps/30ms; 0ms where there is none")
     link = Link(
-        latency_s=given.get("ms", 0.0) / 1e3,
+        latency_s=given["ms"] / 1e3,
         bandwidth=gigabits * 1e9 / BITS_PER_BYTE,
         efficiency=1.0,
         origin=Origin(evidence=Evidence.ASSUMED, reference="given with the cluster"),

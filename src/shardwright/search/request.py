@@ -14,6 +14,8 @@ OBJECTIVES: Final = ("time", "cost", "energy", "pareto")
 """What plans are best in: seconds of a step, dollars, joules, or both seconds and dollars (a front)."""
 Choices = tuple[tuple[str, tuple[str, ...]], ...]
 """(axis, values) pairs of pins or exclusions."""
+TOP: Final = 3
+"""Next best plans where nothing is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class Request:
         gradient_wire: dtype of gradients on the network; empty = the one in which the runtime adds them up.
         search_memory: bytes for the members of a space (`search.grid.by_mesh`): a larger space is searched in parts.
         space: ``standard``, ``exhaustive``, ``joint``, ``joint-named`` or ``exact``. lanes: most of them, of plans of the exact space.
-        top: next best plans to rank.
+        top: next best plans to rank; searches that rank none (joint, exact, for cost or energy) take 0 and `TOP` alone.
         train: what is trained (`model.trained.parse_training`); empty = all. teacher: catalog name or path of the model whose logits the
         loss reads (`model.taught`); empty = there is none.
         objective: ``time``, ``cost``, ``energy`` or ``pareto`` (the front of time and cost). budget: dollars an hour that plans may rent
@@ -62,7 +64,7 @@ class Request:
     gradient_wire: str = ""
     space: str = "standard"
     lanes: int = 1
-    top: int = 3
+    top: int = TOP
     profile: str = ""
     train: str = ""
     teacher: str = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -71,10 +70,15 @@ def test_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mixed(PROCESSES, 2) == short
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
-def test_ray(alone: str) -> None:
-    assert joint("ray", 2) == alone
+@pytest.mark.usefixtures("ray")
+def test_mixed_on_ray() -> None:
     assert mixed("ray", 2) == mixed(SERIAL, 1)
+
+
+@pytest.mark.proof
+@pytest.mark.usefixtures("ray")
+def test_joint_on_ray(alone: str) -> None:
+    assert joint("ray", 2) == alone
 
 
 def looks_until(limit: Limit) -> int:

@@ -112,7 +112,8 @@ def cluster_from_yaml(text: str) -> Cluster:
 
 
 def _first_error(error: ValidationError) -> ClusterError:
-    first = error.errors(include_url=False, include_input=False)[0]
+    # A key that is misspelt is missing, too: what is unknown says more.
+    first = min(error.errors(include_url=False, include_input=False), key=lambda one: one["type"] == "missing")
     place = [str(p)[:60] for p in first["loc"]]
     path = ".".join(place) or "cluster file"
     if first["type"] == "extra_forbidden":

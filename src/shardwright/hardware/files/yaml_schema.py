@@ -122,7 +122,7 @@ class ZoneLinkRecord(Record):
     between: Annotated[list[Word], Field(min_length=2, max_length=2)] | None = None
     source: Word | None = None
     target: Word | None = None
-    latency_ms: NotNegative = 0.0
+    latency_ms: NotNegative
     bandwidth_gbps: Positive
     efficiency: Fraction = 1.0
     egress_dollars_per_gigabyte: NotNegative = 0.0

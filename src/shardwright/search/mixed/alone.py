@@ -17,7 +17,7 @@ from shardwright.search.frames import GIVEN_UP, PoolAlone, Stops
 from shardwright.search.grid.find import find
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.modules import searched_options
-from shardwright.search.grid.space import restricted, standard_space, with_options
+from shardwright.search.grid.space import Space, restricted, standard_space, with_options
 from shardwright.search.limit import out_of_time
 from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.incumbents import Standing
@@ -25,6 +25,7 @@ from shardwright.search.mixed.place import moved
 from shardwright.search.mixed.pools import Pool, alone
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 
 LOOKS = 2000
@@ -118,15 +119,20 @@ def _key(cluster: Cluster, pool: Pool) -> tuple[NodeKind, int]:
     return cluster.groups[pool.group].kind, pool.devices
 
 
-def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
-    """The best grid of one pool's devices; where there is none the seconds that none is under, inf = nothing fits."""
+def space_alone(problem: Problem, task: AloneSearch) -> tuple[Problem, Space, GridFacts]:
+    """The problem of one pool's devices alone, the grids of it that belong to a mixed space, and what their rules need to know."""
     cluster, devices = alone(problem.cluster, task.pool), task.devices or task.pool.devices
     own = replace(problem, cluster=limit_devices(cluster, num_devices=devices) if task.devices else cluster)
     facts = grid_facts(problem.model, devices=devices, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
     # From one device on unless said, so that the grids of fewer nodes are among those of more.
     nested = replace(standard_space(own, facts), fewest=1 if task.fewest is None else task.fewest)
     given = restricted(nested, pins=dict(task.choices.pins), excludes=dict(task.choices.excludes))
-    space = with_options(given, searched_options(own))
+    return own, with_options(given, searched_options(own)), facts
+
+
+def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
+    """The best grid of one pool's devices; where there is none the seconds that none is under, inf = nothing fits."""
+    own, space, facts = space_alone(problem, task)
     capacity = own.cluster.node.accelerator.memory_bytes
     try:
         if task.stop == GIVEN_UP:
