@@ -14,7 +14,7 @@ from shardwright.cost.column_sums import LISTED_GATHER_OPERATORS, LISTED_REDUCE_
 from shardwright.cost.communication import axes_of, move_seconds, network_of
 from shardwright.cost.host import OPERATOR_S
 from shardwright.cost.mesh_table import MeshTable, mesh_table
-from shardwright.cost.parameters import matrices
+from shardwright.cost.parameters import trained_matrices
 from shardwright.cost.step_costs import SHARDING_PART, step_costs
 from shardwright.cost.terms import gathers_again
 from shardwright.program.problem import Problem
@@ -54,10 +54,10 @@ def moved(kind: Collective, volume: float, *, devices: int = 16) -> float:
 
 
 def test_matrices_of_a_block_are_counted_without_vectors_and_with_all_experts_as_one() -> None:
-    assert matrices(MODEL.blocks[LAYER].operators, experts=False) == DENSE
+    assert trained_matrices(MODEL.blocks[LAYER].operators, experts=False) == DENSE
     sparse = next(b for b in expert_model(dense=1, sparse=3, experts=8).blocks if any(o.experts for o in b.operators))
-    assert matrices(sparse.operators, experts=True) == 3
-    assert matrices((), experts=True) == 1
+    assert trained_matrices(sparse.operators, experts=True) == 3
+    assert trained_matrices((), experts=True) == 1
 
 
 def test_a_layer_is_one_collective_where_nothing_else_is_said() -> None:

@@ -25,6 +25,7 @@ from shardwright.execute.training.step import run_step, unsplit
 from shardwright.execute.weights.layout import adapters
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
+from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.trained import trained
@@ -138,8 +139,22 @@ def test_adapters_of_routed_experts_are_refused_by_name() -> None:
         numerics_of(operator)
 
 
-def test_zero3_of_frozen_parameters_is_refused() -> None:
-    asked = Request(model="llama-3.2-1b", cluster="h100:2", seq_len=1024, global_batch=2, train="lora:r4")
-    with pytest.raises(StrategyError, match="zero3") as caught:
-        simulate(asked, strategy="dp2 mbs1 zero3")
-    assert "frozen" in caught.value.hint
+def test_zero3_cuts_the_frozen_base_too() -> None:
+    """An eighth of all parameters lies on each device; whole are the root, and the layer at work with the one ahead of it."""
+    asked = Request(model="llama-3.2-1b", cluster="h100:8", seq_len=1024, global_batch=8, train="lora:r4", runtime="torchtitan")
+    found = simulate(asked, strategy="dp8 mbs1 zero3")
+    model = trained(load_model("llama-3.2-1b"), "lora:r4")
+    frozen, root, layer = found.model.parameters - found.model.trainable, *(_stored(model, ends=ends) for ends in (True, False))
+    runtime = load_runtime("torchtitan")
+    assert runtime.gathers_from_master
+    whole = root + layer * (1 + runtime.gather_prefetch)
+    items = dict(found.stages[0].items)
+    assert items["parameters"] == 2 * (frozen // 8 + whole)
+    assert items["optimizer"] == 12 * found.model.trainable // 8
+
+
+def _stored(model: Model, *, ends: bool) -> int:
+    """Elements of the embedding and the head, or of the largest other block."""
+    sizes = [(b.has_words, sum(p.size for o in b.operators for p in o.parameters if not p.tied_to)) for b in model.blocks]
+    found = [size for words, size in sizes if words is ends]
+    return sum(found) if ends else max(found)

@@ -18,7 +18,6 @@ from shardwright.hardware.profile.apply import apply_profile, profiled_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.asked import asked_model
 from shardwright.program.legal import facts_of as facts_of
-from shardwright.program.legal import priced_runtime
 from shardwright.program.problem import Problem
 from shardwright.program.same import one_of_equals
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
@@ -87,7 +86,7 @@ def problem_of(request: Request) -> Problem:
     )
     if job.expert_imbalance > 1.0 and not any(o.experts for b in model.blocks for o in b.operators):
         raise UsageError(f"--expert-imbalance {job.expert_imbalance:g} for a model without experts", hint="drop the flag")
-    problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=priced_runtime(load_runtime(request.runtime), model))
+    problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=load_runtime(request.runtime))
     for group in problem.cluster.groups:
         _require_units(group.kind.accelerator, problem)
     _require_one_library(problem)

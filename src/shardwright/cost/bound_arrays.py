@@ -6,7 +6,7 @@ Compiling takes apart each array that a function is handed, so the kernel has on
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -20,13 +20,14 @@ class Costs(NamedTuple):
 
     forward, backward, selective, full: (t, l) seconds. saved: (t, modes, l). transient: (t, l) bytes, zero for blocks that are no layers.
     border: (l, 2 tiers) seconds of a send across each tier, or one farther out if that is faster; then across just it.
-    logits: (l,). gather, reduce, all_reduce, fetch, scatter, apart: (t, h) seconds of one layer.
-    dense, experts, frozen: (t, h) elements.
+    logits: (l,). gather, reduce, all_reduce, fetch, refetch, scatter, apart: (t, h) seconds of one layer.
+    dense, experts, frozen, frozen_dense, frozen_experts: (t, h) elements. unit, root: (t, h) elements that ZeRO-3 makes whole for a
+    block's own work, and for the whole step; regathered: before a backward.
     logits_blocks, overlap_buffers: (l,) bytes. copied: (t, h) elements of tied weights that another block owns.
     spread: (t, h) elements that more devices sum than dp x cp. shard, expert_shard: (h,). norm: (h,) seconds. tied: (2, h) seconds to
     sum the weights that both ends share, without and with ZeRO. embedding, communicators: (h,) bytes.
     scales: (h,) seconds that each pass of a chunk waits. passes: (h,) bytes an element of passes over whole gradients.
-    slowdown: (h,) of kernels beside collectives. gather_copy, reduce_copy: (t, h) seconds of copies around a layer's collectives.
+    slowdown: (h,) of kernels beside collectives. gather_copy, regather_copy, reduce_copy: (t, h) seconds of copies around collectives.
     """
 
     forward: FloatArray
@@ -41,12 +42,18 @@ class Costs(NamedTuple):
     reduce: FloatArray
     all_reduce: FloatArray
     fetch: FloatArray
+    refetch: FloatArray
     scatter: FloatArray
     apart: FloatArray
     dense: FloatArray
     experts: FloatArray
     spread: FloatArray
     frozen: FloatArray
+    frozen_dense: FloatArray
+    frozen_experts: FloatArray
+    unit: FloatArray
+    root: FloatArray
+    regathered: FloatArray
     shard: FloatArray
     expert_shard: FloatArray
     norm: FloatArray
@@ -60,6 +67,7 @@ class Costs(NamedTuple):
     slowdown: FloatArray
     scales: FloatArray
     gather_copy: FloatArray
+    regather_copy: FloatArray
     reduce_copy: FloatArray
 
 
@@ -151,6 +159,7 @@ class Facts(NamedTuple):
     context: float
     parameter_bytes: float
     shard_bytes: float
+    frozen_shard_bytes: float
     gradient_bytes: float
     own_gradient_bytes: float
     state_bytes: float
@@ -196,9 +205,9 @@ class PatternRecords(NamedTuple):
 class Scratch(NamedTuple):
     """Sums of one outer row, filled once and read for each of its members. s = looked-at rank, r = redo option, o = offload option.
 
-    ranks: (s,) local elements `dense`, `experts`, `spread`, `frozen`, `largest`, `ends` (dense with copies of tied weights under
-    `held_dense`), seconds `reduce_own`, `gather_all`, of borders on the way to its first chunk, `reached`, from there round to its last one
-    and back, `beyond`, and that hold it up, `sends`; and chunks in flight, `flying`.
+    ranks: (s,) local elements `dense`, `experts`, `spread`, `frozen` (and of it `frozen_dense`, `frozen_experts`), `largest`, `ends` (dense
+    with copies of tied weights under `held_dense`), seconds `reduce_own`, `gather_all`, of borders on the way to its first chunk,
+    `reached`, from there round to its last one and back, `beyond`, and that hold it up, `sends`; and chunks in flight, `flying`.
     redos: (r, s) `live`, bytes of activations, logits and temporaries at the fullest, and `blocks`, the same as the allocator's blocks;
     seconds of a microbatch: `work` on the rank, `head`, `tail` of the chunks before it, forward and back, `around` of
     `Patterns.around`, `own` of chunk s's backward.
@@ -218,7 +227,7 @@ def cost_records(costs: Costs) -> CostRecords:
     return CostRecords(
         layers=_records({name: getattr(costs, name).T for name in ("forward", "backward", "selective", "full", "transient")}),
         rows=_records({name: getattr(costs, name) for name in ("logits", "logits_blocks", "overlap_buffers")}),
-        meshes=_records({name: getattr(costs, name).T for name in _BY_MESH}),
+        meshes=_records({name: getattr(costs, name).T for name in BY_MESH}),
         groups=_records(
             {name: getattr(costs, name) for name in _BY_GROUP} | {"tied_all_reduce": costs.tied[0], "tied_reduce": costs.tied[1]}
         ),
@@ -268,16 +277,19 @@ def scratch_of(redo_options: int, offloads: int, *, ranks: int) -> Scratch:
     )
 
 
-_BY_MESH = (
-    *("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "dense", "experts", "spread", "frozen"),
-    *("copied", "gather_copy", "reduce_copy"),
+BY_MESH: Final = (
+    *("gather", "reduce", "all_reduce", "fetch", "refetch", "scatter", "apart", "dense", "experts", "spread", "frozen"),
+    *("frozen_dense", "frozen_experts", "unit", "root", "regathered", "copied", "gather_copy", "regather_copy", "reduce_copy"),
 )
+"""Columns of `Costs` by block and mesh row."""
 _BY_GROUP = ("shard", "expert_shard", "norm", "passes", "embedding", "communicators", "slowdown", "scales")
 _OF_RANK = (
     "dense",
     "experts",
     "spread",
     "frozen",
+    "frozen_dense",
+    "frozen_experts",
     "largest",
     "ends",
     "held_dense",

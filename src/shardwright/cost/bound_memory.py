@@ -20,9 +20,7 @@ def _in_flight(schedule: int, ranks: int, chunks: int, rank: int, microbatches: 
 
 
 @inner
-def fill_elements(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, p: int, layer: int, h: int, schedule: int, microbatches: int
-) -> None:
+def fill_elements(scratch: Scratch, costs: CostRecords, patterns: PatternRecords, p: int, h: int, schedule: int, microbatches: int) -> None:
     """Local elements and chunks in flight of each looked-at rank."""
     pipeline = patterns.pipelines[p]
     for s in range(pipeline["looked"]):
@@ -30,8 +28,8 @@ def fill_elements(
         experts = 0.0
         spread = 0.0
         frozen = 0.0
-        largest = 0.0
-        ends = 0.0
+        frozen_dense = 0.0
+        frozen_experts = 0.0
         copied = 0.0
         rank = patterns.ranks[p, s]["rank"]
         for t in range(costs.meshes.shape[1]):
@@ -44,17 +42,15 @@ def fill_elements(
                 experts += n * block["experts"]
                 spread += n * block["spread"]
                 frozen += n * block["frozen"]
-                if costs.layers[layer, t]["transient"] > 0.0:
-                    largest = max(largest, block["dense"] + block["experts"])
-                else:
-                    ends += n * (block["dense"] + block["experts"])
+                frozen_dense += n * block["frozen_dense"]
+                frozen_experts += n * block["frozen_experts"]
         held = scratch.ranks[s]
         held["dense"] = dense
         held["experts"] = experts
         held["spread"] = spread
         held["frozen"] = frozen
-        held["largest"] = largest
-        held["ends"] = ends
+        held["frozen_dense"] = frozen_dense
+        held["frozen_experts"] = frozen_experts
         held["held_dense"] = dense + copied
         held["flying"] = _in_flight(schedule, pipeline["ranks"], pipeline["chunks_per_rank"], rank, microbatches)
 
@@ -89,6 +85,21 @@ def fill_live(
 
 
 @inner
+def fill_whole(scratch: Scratch, costs: CostRecords, patterns: PatternRecords, p: int, h: int) -> None:
+    """Elements that ZeRO-3 makes whole on each looked-at rank: for the largest block's work, and for the whole step."""
+    for s in range(patterns.pipelines[p]["looked"]):
+        largest = 0.0
+        ends = 0.0
+        for t in range(costs.meshes.shape[1]):
+            n = patterns.blocks[p, s, t]["stage"]
+            if n > 0.0:
+                largest = max(largest, costs.meshes[h, t]["unit"])
+                ends += n * costs.meshes[h, t]["root"]
+        scratch.ranks[s]["largest"] = largest
+        scratch.ranks[s]["ends"] = ends
+
+
+@inner
 def _held(elements: float, shard: float, cut: bool) -> float:
     return np.ceil(elements / shard) if cut else elements
 
@@ -103,15 +114,19 @@ def fill_held(
         of = scratch.ranks[s]
         dense, experts = of["held_dense"], of["experts"]
         sharded = np.ceil(dense / shard) + np.ceil(experts / expert_shard)
+        # Held by more devices than the rest, so sharded further: ZeRO-3 may leave nothing of it.
+        frozen = of["frozen"] + of["spread"]
+        if zero == 3:
+            frozen = np.ceil(of["frozen_dense"] / shard) + np.ceil(of["frozen_experts"] / expert_shard)
         parameters = parameter_bytes(
             zero,
             dense + experts,
             sharded,
-            # Summed by more devices than the rest, so sharded further: ZeRO-3 may leave nothing of it.
-            of["frozen"] + (of["spread"] if zero < 3 else 0.0),
+            frozen,
             gathered_elements(of["ends"], of["largest"], facts["prefetch"]),
             facts["parameter_bytes"],
             facts["shard_bytes"],
+            facts["frozen_shard_bytes"],
         )
         gradients = (_held(dense, shard, zero >= 2) + _held(experts, expert_shard, zero >= 2)) * facts["gradient_bytes"]
         gradients += (dense + experts) * facts["own_gradient_bytes"] if zero < 2 else 0.0

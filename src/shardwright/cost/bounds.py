@@ -32,7 +32,7 @@ from shardwright.cost.bound_arrays import (
     pattern_records,
     scratch_of,
 )
-from shardwright.cost.bound_memory import fill_elements, fill_held, fill_live
+from shardwright.cost.bound_memory import fill_elements, fill_held, fill_live, fill_whole
 from shardwright.cost.terms import (
     backward_layer,
     forward_layer,
@@ -77,15 +77,15 @@ def _fill_work(
     way = 2.0 * pipeline["ranks"] * chunks * scales
     for t in range(costs.meshes.shape[1]):
         times, sync = costs.layers[layer, t], costs.meshes[h, t]
-        gather, apart, copy, back = sync["fetch"], sync["apart"], sync["gather_copy"], sync["reduce_copy"]
+        gather, apart, copy, back = sync["refetch"], sync["apart"], sync["regather_copy"], sync["reduce_copy"]
         reduce = _reduction(sync, zero)
-        f = forward_layer(times["forward"], gather, copy, zero, slowdown)
+        f = forward_layer(times["forward"], sync["fetch"], sync["gather_copy"], zero, slowdown)
         plain = times["backward"] + (times["selective"] if mode == 1 else 0.0)
         b = backward_layer(plain, gather, reduce, apart, copy, back, zero, facts["every_microbatch"], slowdown)
         redone = mode == 2 and times["transient"] > 0.0
         more = 0.0
         if redone:
-            once_more = gathers_again(sync["dense"] + sync["experts"], facts["reuse"])
+            once_more = gathers_again(sync["regathered"], facts["reuse"])
             longer, fetch, put = plain + times["full"], once_more * gather, once_more * copy
             again = backward_layer(longer, fetch, reduce, apart, put, back, zero, facts["every_microbatch"], slowdown)
             if single:
@@ -229,7 +229,7 @@ def _bound_outer(
     m = float(row["microbatches"])
     looked = patterns.pipelines[p]["looked"]
     sent = _border_seconds(scratch, costs, patterns, facts, p, layer, row["border"], m)
-    fill_elements(scratch, costs, patterns, p, layer, mesh, row["schedule"], row["microbatches"])
+    fill_elements(scratch, costs, patterns, p, mesh, row["schedule"], row["microbatches"])
     for ri in range(choices.redo_lists.shape[1]):
         r = choices.redo_lists[redo_list, ri]
         if r < 0:
@@ -248,6 +248,8 @@ def _bound_outer(
         first_reduce, first_gather = _fill_sync(scratch, costs, patterns, facts, p, h, zero)
         if not facts["overlap_gather"]:
             first_gather = 0.0
+        if zero == 3:
+            fill_whole(scratch, costs, patterns, p, h)
         for oi in range(choices.offload.shape[0]):
             offload = float(choices.offload[oi])
             fill_held(scratch, costs, patterns, facts, p, h, zero, oi, offload)

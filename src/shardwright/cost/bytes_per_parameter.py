@@ -35,6 +35,11 @@ def shard_bytes(problem: Problem) -> float:
     return 0.0 if runtime.gathers_from_master or runtime.parameters_on_host else problem.job.parameter.bits / 8
 
 
+def frozen_shard_bytes(problem: Problem) -> float:
+    """Bytes of a frozen parameter's ZeRO-3 shard on the device: no optimizer has a copy of it. Left out: a base that is kept in fp32."""
+    return 0.0 if problem.runtime.parameters_on_host else problem.job.parameter.bits / 8
+
+
 def narrow_copies(problem: Problem) -> float:
     """Bytes that a parameter of products in few bits takes beyond (or below) its 16 bits, below ZeRO-3.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.errors import StrategyError
+from shardwright.model.gradients import has_backward
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorClass
@@ -32,23 +33,36 @@ class ChunkLayout:
     """c = chunk, r = pipeline rank, b = block of the model. Equal only to itself.
 
     Args:
-        contents: blocks of each chunk in order. counts: (c, b). layer, end, head: (b,) which blocks are layers, are the model's own
-            embedding or head, compute logits.
-        first, last: (c,) the first and last block of each chunk. reduced: see `reduced_last`. by_rank: (r, b) blocks of each rank.
+        contents: blocks of each chunk in order. counts: (c, b). layer, unit, end, head: (b,) which blocks are layers, are gathered by
+            themselves under ZeRO-3 (see `is_unit`), are the model's own embedding or head, compute logits.
+        first: (c,) the first block of each chunk. turned, reduced: see `turned_at`, `reduced_last`. by_rank: (r, b) blocks of each rank.
         pp, vpp: ranks, and chunks a rank.
     """
 
     contents: tuple[Content, ...]
     counts: IntArray
     layer: BoolArray
+    unit: BoolArray
     end: BoolArray
     head: BoolArray
     first: IntArray
-    last: IntArray
+    turned: IntArray
     reduced: IntArray
     by_rank: IntArray
     pp: int
     vpp: int
+
+
+def is_unit(block: Block) -> bool:
+    """ZeRO-3 gathers the block by itself, and lets go of it behind its work: a layer, a teacher's too; embeddings and heads are roots."""
+    return not block.has_words
+
+
+def turned_at(model: Model, contents: Sequence[Content]) -> IntArray:
+    """(c,) the block of each chunk whose backward is the first: the last one with any; the last of all where none has any."""
+    back = [has_backward(block) for block in model.blocks]
+    every = [[block for block, _ in content] for content in contents]
+    return np.array([next((b for b in reversed(blocks) if back[b]), blocks[-1] if blocks else 0) for blocks in every], dtype=np.int64)
 
 
 def reduced_last(model: Model, contents: Sequence[Content]) -> IntArray:
@@ -92,10 +106,11 @@ def _layout_of(known: Same[Model], pp: int, vpp: int, first: int, last: int, lay
         contents=contents,
         counts=counts,
         layer=np.array([b.is_layer for b in model.blocks]),
+        unit=np.array([is_unit(b) for b in model.blocks]),
         end=np.array([b.is_end for b in model.blocks]),
         head=np.array([has_head(b) for b in model.blocks]),
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
-        last=np.array([content[-1][0] if content else 0 for content in contents], dtype=np.int64),
+        turned=turned_at(model, contents),
         reduced=reduced_last(model, contents),
         by_rank=counts.reshape(vpp, pp, -1).sum(axis=0),
         pp=pp,

@@ -15,21 +15,21 @@ from shardwright.collectives.span import Span, span_of
 from shardwright.cost.communication import Axes, Network, axes_of, move_seconds, tokens_copied, wire_bytes
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.host import OPERATOR_S
-from shardwright.cost.parameters import ELEMENTS, matrices, parameter_elements
+from shardwright.cost.parameters import ELEMENTS, GATHERED, KINDS, PASSES, gathered_matrices, parameter_elements, trained_matrices
 from shardwright.job.training import TrainingJob
 from shardwright.program.block.block import BlockProgram
 from shardwright.runtime.runtime import Runtime, Scaling
 from shardwright.units import MIB
 
-SUMMED: Final = ("dense", "experts")
+SUMMED: Final = KINDS
 """Parts of a device's elements that groups of their own sum."""
 
 
 class ShardedElements(NamedTuple):
-    """Trainable elements of one device whose states are cut alike.
+    """Elements of one device whose states are cut alike.
 
     Args:
-        optimizer, gradient, parameter: devices that share one copy of each state (1 = whole).
+        optimizer, gradient, parameter: devices that share one copy of each state (1 = whole). Frozen ones have the last alone.
     """
 
     elements: int
@@ -49,14 +49,19 @@ class SyncTable:
     Args:
         all_reduce: of gradients over all holders (ZeRO-0).
         reduce: reduce_scatter in the sharding group and all_reduce across groups. gather: all_gather of parameters in the group.
-        fetch, scatter: gather and reduce under ZeRO-3, in the runtime's pieces. parts: tensors in the lists of a layer's gathers.
+        fetch, scatter: gather and reduce under ZeRO-3, in the runtime's pieces: frozen parameters are gathered too. refetch: the gather
+            before the backward, of what has one. parts, reparts: tensors in the lists of a layer's gathers.
         apart: of a reduction, what runs beside other layers' gathers and reductions (`Runtime.sums_replicas_apart`).
         tied_all_reduce, tied_reduce: (n,) the same of all weights that other stages use too, which are summed last; the sums above leave
             them out.
         shard, expert_shard: members that share one copy of the states, shape (n,).
-        dense, experts, spread: local trainable elements (see `parameters.ELEMENTS`). frozen: without gradient.
+        dense, experts, spread: local trainable elements (see `parameters.ELEMENTS`). frozen: without gradient; frozen_dense,
+            frozen_experts: of them those that `shard` and `expert_shard` members have one copy of.
             tied: trainable elements that another block owns. narrow: of dense and experts, those that a recipe of few bits quantises.
-        cuts: of a general plan's device, whose parameters may be cut differently: all of its elements; empty = by `shard`.
+        gathered, regathered: elements that ZeRO-3 makes whole before a layer's forward, and before its backward; own_gathered,
+            own_regathered: of them the device's own shards.
+        cuts, frozen_cuts: of a general plan's device, whose parameters may be cut differently: all of its trainable and all of its frozen
+            elements; no cuts = by `shard`.
     """
 
     all_reduce: FloatArray
@@ -64,7 +69,9 @@ class SyncTable:
     gather: FloatArray
     fetch: FloatArray
     scatter: FloatArray
+    refetch: FloatArray
     parts: FloatArray
+    reparts: FloatArray
     apart: FloatArray
     tied_all_reduce: FloatArray
     tied_reduce: FloatArray
@@ -74,9 +81,16 @@ class SyncTable:
     experts: IntArray
     spread: IntArray
     frozen: IntArray
+    frozen_dense: IntArray
+    frozen_experts: IntArray
     tied: IntArray
     narrow: IntArray
+    gathered: IntArray
+    regathered: IntArray
+    own_gathered: FloatArray
+    own_regathered: FloatArray
     cuts: tuple[ShardedElements, ...] = ()
+    frozen_cuts: tuple[ShardedElements, ...] = ()
 
 
 def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:
@@ -138,17 +152,23 @@ def sync_table(
             counts[name][index] = elements[name]
         if not timed:
             continue
+        program = programs[index]
         for part in parts:
-            spans = groups_of[part]
-            if elements[part].any():
-                many = matrices(programs[index].operators, experts=part == "experts")
-                narrow = elements[f"narrow_{part}"]
-                for name, seconds in layer_seconds(elements[part], spans, network, sizes, matrices=many, narrow=narrow).items():
-                    total[name][index] += seconds
+            spans, own, few = groups_of[part], elements[part], elements[f"narrow_{part}"]
+            many = trained_matrices(program.operators, experts=part == "experts")
+            priced = layer_seconds(own, spans, network, sizes, matrices=many, narrow=few) if own.any() else {}
+            ways = gathered_matrices(program.operators, program.constant, experts=part == "experts")
+            for name, columns_of, many in zip(PASSES, FETCHES, ways, strict=True):
+                own, few = elements[f"{name}_{part}"], elements[f"narrow_{name}_{part}"]
+                if own.any():
+                    moved = fetch_seconds(own, spans, network, sizes, matrices=many, narrow=few)
+                    priced |= dict(zip(columns_of, moved, strict=True))
+            for name, seconds in priced.items():
+                total[name][index] += seconds
         if elements["shared"].any() and "dense" in parts:
             # Where the first and the last chunk are two ranks' the owner's gradient waits for the other's.
             alone = elements["dense"] - np.where(rows["pp"] > 1, elements["shared"], 0)
-            many = matrices(programs[index].operators, experts=False)
+            many = trained_matrices(program.operators, experts=False)
             priced = layer_seconds(alone, dense, network, sizes, matrices=many)
             for name in ("all_reduce", "reduce", "scatter", "apart"):
                 # Of nothing left there is no collective, not even its latency.
@@ -162,9 +182,20 @@ def sync_table(
         some = (_broadcasts(counts[part], held[part], groups_of[part], network, sizes.stored) for part in parts)
         total["gather"] = sum(some, np.zeros(shape))
     columns: dict[str, Any] = total | {f"tied_{name}": spent for name, spent in tied.items()}
-    columns |= {name: counts[name] for name in ("dense", "experts", "spread", "frozen", "tied")}
+    columns |= {name: counts[name] for name in ("dense", "experts", "spread", "frozen", "frozen_dense", "frozen_experts", "tied")}
     columns["narrow"] = counts["narrow_dense"] + counts["narrow_experts"]
+    columns |= _gathered({name: counts[name] for name in GATHERED}, shard, expert_shard)
     return SyncTable(**columns, shard=shard, expert_shard=expert_shard)
+
+
+def _gathered(counts: dict[str, IntArray], shard: IntArray, expert_shard: IntArray) -> dict[str, IntArray | FloatArray]:
+    """(blocks, n) elements that ZeRO-3 gathers before each pass, and the device's shards of them."""
+    result: dict[str, IntArray | FloatArray] = {}
+    for name, whole in zip(PASSES, ("gathered", "regathered"), strict=True):
+        pairs = [(np.where(cut > 1, counts[f"{name}_{kind}"], 0), cut) for kind, cut in zip(KINDS, (shard, expert_shard), strict=True)]
+        result[whole] = pairs[0][0] + pairs[1][0]
+        result[f"own_{whole}"] = pairs[0][0] / pairs[0][1] + pairs[1][0] / pairs[1][1]
+    return result
 
 
 SMALLEST_BUCKET_BYTES = 64 * MIB
@@ -273,8 +304,10 @@ def gathered_bytes(job: TrainingJob, runtime: Runtime) -> float:
     return min(stored, 1.0) if runtime.gathers_narrow and one_form and job.compute.bits == 8 else stored
 
 
-SYNCS: Final = ("all_reduce", "reduce", "gather", "fetch", "scatter", "parts", "apart")
-"""Columns of a `SyncTable` that `layer_seconds` fills."""
+SUMS: Final = ("all_reduce", "reduce", "gather", "scatter", "apart")
+FETCHES: Final = (("fetch", "parts"), ("refetch", "reparts"))
+SYNCS: Final = (*SUMS, *FETCHES[0], *FETCHES[1])
+"""Columns of a `SyncTable` that `layer_seconds` fills, and `fetch_seconds` for each of `PASSES`."""
 LISTED_GATHER_OPERATORS, LISTED_REDUCE_OPERATORS = 3, 4
 """Operators for each member: a view of the output (`narrow`), one of the flat buffer and a copy between them; of a gradient `view` too."""
 
@@ -288,26 +321,64 @@ def layer_seconds(
     matrices: int,
     narrow: IntArray | FloatArray | int = 0,
 ) -> dict[str, FloatArray]:
-    """Seconds to sum, to reduce into shards, and to gather one layer's elements; `fetch` and `scatter` as ZeRO-3 does, see `_in_pieces`.
+    """Seconds to sum, to reduce into shards, and to gather one layer's trainable elements; `scatter` as ZeRO-3 does, see `_in_lists`.
 
     Args:
         matrices: that the elements are. narrow: of them those that are quantised in a recipe of few bits.
     """
-    wire, bucket = float(sizes.wire), float(sizes.bucket)
-    stored = sizes.stored - narrow * (sizes.stored - sizes.narrow) / np.maximum(elements, 1)
-    gradient = np.maximum(elements * wire, bucket)
-    parameter = np.maximum(elements * stored, bucket * stored / wire)
-    share = elements * wire / np.maximum(gradient, 1.0)
+    gradient = np.maximum(elements * float(sizes.wire), float(sizes.bucket))
+    share = elements * float(sizes.wire) / np.maximum(gradient, 1.0)
     scatter = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=groups.inner, network=network)
     across = move_seconds(Collective.ALL_REDUCE, volume=gradient / groups.shard, span=groups.across, network=network)
     plain = {
         "all_reduce": share * move_seconds(Collective.ALL_REDUCE, volume=gradient, span=groups.whole, network=network),
         "reduce": share * (scatter + across),
-        "gather": share * move_seconds(Collective.ALL_GATHER, volume=parameter, span=groups.inner, network=network),
+        "gather": _gather_seconds(elements, groups, network, sizes, narrow=narrow),
     }
-    pieces = _in_pieces(elements, groups, network, sizes, matrices=matrices) if sizes.gathered or sizes.listed else {}
-    apart = share * across * (sizes.apart and _on_other_links(groups))
-    return plain | {"fetch": plain["gather"], "scatter": plain["reduce"], "parts": np.zeros_like(share), "apart": apart} | pieces
+    scatter = _in_lists(elements, groups, network, sizes, matrices=matrices) if sizes.listed else plain["reduce"]
+    return plain | {"scatter": scatter, "apart": share * across * (sizes.apart and _on_other_links(groups))}
+
+
+def _gather_seconds(
+    elements: IntArray | FloatArray, groups: SumSpans, network: Network, sizes: SumSizes, *, narrow: IntArray | FloatArray | int
+) -> FloatArray:
+    """Seconds of an all_gather of one layer's elements in one piece, or in its part of a bucket of as many elements as gradients have."""
+    wire, bucket = float(sizes.wire), float(sizes.bucket)
+    stored = sizes.stored - narrow * (sizes.stored - sizes.narrow) / np.maximum(elements, 1)
+    parameter = np.maximum(elements * stored, bucket * stored / wire)
+    share = elements * wire / np.maximum(np.maximum(elements * wire, bucket), 1.0)
+    return np.asarray(share * move_seconds(Collective.ALL_GATHER, volume=parameter, span=groups.inner, network=network))
+
+
+def fetch_seconds(
+    elements: IntArray | FloatArray,
+    groups: SumSpans,
+    network: Network,
+    sizes: SumSizes,
+    *,
+    matrices: int,
+    narrow: IntArray | FloatArray | int = 0,
+) -> tuple[FloatArray, FloatArray]:
+    """Seconds to gather one layer's elements, trained or not, as ZeRO-3 does, and the tensors in the lists; arguments of `layer_seconds`.
+
+        fetch = V / v x T(v)    v = max(V / matrices, gathered)    of V bytes that are gathered in pieces
+
+    A list has one tensor a member. For each the host calls operators before the collective: `copy_seconds` has those. Leaves out that
+    matrices differ in size.
+
+    Source: DeepSpeed, runtime/zero/partitioned_param_coordinator.py (`fetch_sub_module`: the next parameters are prefetched until they
+    have `stage3_prefetch_bucket_size` elements) and, before 0.6, runtime/zero/partition_parameters.py (`_allgather_param`: a collective
+    a parameter, over a list of views).
+    """
+    none = np.zeros(np.broadcast_shapes(np.shape(elements), np.shape(groups.shard)))
+    if not sizes.gathered and not sizes.listed:
+        return _gather_seconds(elements, groups, network, sizes, narrow=narrow), none
+    volume = elements * float(sizes.stored)
+    piece = np.maximum(volume / matrices, float(sizes.gathered))
+    moved = volume / np.maximum(piece, 1.0) * move_seconds(Collective.ALL_GATHER, volume=piece, span=groups.inner, network=network)
+    if not sizes.listed:
+        return moved, none
+    return moved, np.where((groups.shard > 1) & (elements > 0), matrices * groups.shard, 0).astype(np.float64)
 
 
 def _on_other_links(groups: SumSpans) -> BoolArray:
@@ -316,30 +387,17 @@ def _on_other_links(groups: SumSpans) -> BoolArray:
     return np.asarray(~np.any([(inner > 1) & (across > 1) for inner, across in pairs], axis=0), dtype=np.bool_)
 
 
-def _in_pieces(
-    elements: IntArray | FloatArray, groups: SumSpans, network: Network, sizes: SumSizes, *, matrices: int
-) -> dict[str, FloatArray]:
-    """Seconds of ZeRO-3's collectives of one layer of V bytes that is gathered in pieces, and the tensors in their lists.
+def _in_lists(elements: IntArray | FloatArray, groups: SumSpans, network: Network, sizes: SumSizes, *, matrices: int) -> FloatArray:
+    """Seconds of ZeRO-3's reductions of one layer, a collective a matrix over a list of views, and of the operators that the host calls for
+    each tensor beside it. Leaves out that matrices differ in size.
 
-        fetch = V / v x T(v)    v = max(V / matrices, gathered)
-
-    A list has one tensor a member. For each the host calls operators before (of a reduction: beside) the collective: `copy_seconds` has
-    those of gathers, `scatter` its own. Leaves out that matrices differ in size.
-
-    Source: DeepSpeed, runtime/zero/partitioned_param_coordinator.py (`fetch_sub_module`: the next parameters are prefetched until they
-    have `stage3_prefetch_bucket_size` elements) and, before 0.6, runtime/zero/partition_parameters.py (`_allgather_param`,
-    `_reduce_scatter_gradient`: a collective a parameter, over a list of views).
+    Source: DeepSpeed before 0.6, runtime/zero/partition_parameters.py (`_reduce_scatter_gradient`).
     """
-    volume = elements * float(sizes.stored)
-    piece = np.maximum(volume / matrices, float(sizes.gathered))
-    moved = volume / np.maximum(piece, 1.0) * move_seconds(Collective.ALL_GATHER, volume=piece, span=groups.inner, network=network)
-    if not sizes.listed:
-        return {"fetch": moved}
     gradient = elements * float(sizes.wire) / matrices
     summed = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=groups.inner, network=network)
     summed = summed + move_seconds(Collective.ALL_REDUCE, volume=gradient / groups.shard, span=groups.across, network=network)
-    parts = np.where((groups.shard > 1) & (elements > 0), matrices * groups.shard, 0).astype(np.float64)
-    return {"fetch": moved, "scatter": matrices * summed + parts * (LISTED_REDUCE_OPERATORS * OPERATOR_S), "parts": parts}
+    parts = np.where((groups.shard > 1) & (elements > 0), matrices * groups.shard, 0)
+    return np.asarray(matrices * summed + parts * (LISTED_REDUCE_OPERATORS * OPERATOR_S), dtype=np.float64)
 
 
 def _broadcasts(elements: IntArray, held: FloatArray, groups: SumSpans, network: Network, stored: int) -> FloatArray:

@@ -13,7 +13,7 @@ from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.block_table import BlockTable
 from shardwright.cost.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.chunk_layout import ChunkLayout, has_head, has_trained
+from shardwright.cost.chunk_layout import ChunkLayout, has_head, has_trained, is_unit
 from shardwright.cost.columns import OF_BLOCKS, LayerTable
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.device_blocks import WIDTHS, block_on_device, parts_along, product_class
@@ -28,6 +28,7 @@ from shardwright.cost.priced import Choices, Priced
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.cost.step_costs import StepCosts, compose
+from shardwright.model.gradients import has_backward
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import TABLES, Dim, ParameterClass
 from shardwright.program.block.cell_structure import CellStructure, on_replica
@@ -103,23 +104,23 @@ def family_costs(problem: Problem, plan: Plan, stage: StageParts, family: int, *
 
 
 def held_groups(held: list[tuple[HeldParameters, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Groups of more than one device, by falling number of elements that they sum; those of experts alone, then of tied weights alone,
-    come last.
+    """Groups of more than one device, by falling number of elements that they hold, trained or not; those of experts alone, then of tied
+    weights alone, come last.
     """
     elements: dict[tuple[int, ...], list[int]] = {}
     for items in held:
         for h in items:
-            if len(h.group) > 1 and h.trainable:
+            if len(h.group) > 1:
                 sums = elements.setdefault(h.group, [0, 0, 0])
                 sums[2 if h.near != h.group else h.klass is ParameterClass.EXPERTS] -= h.elements * h.layers
     return tuple(sorted(elements, key=lambda g: (*elements[g], g)))
 
 
 def main_contributions(held: list[tuple[HeldParameters, ...]]) -> int:
-    """Devices that sum most of the dense elements (1 = most are summed with nobody): the degree that data parallelism amounts to."""
+    """Devices that hold most of the dense elements in common, trained or not: the degree that data parallelism amounts to."""
     elements: dict[tuple[int, ...], int] = {}
     for h in (h for items in held for h in items):
-        if h.trainable and h.near == h.group and h.klass is not ParameterClass.EXPERTS:
+        if h.near == h.group and h.klass is not ParameterClass.EXPERTS:
             elements[h.group] = elements.get(h.group, 0) + h.elements * h.layers
     return len(max(elements, key=lambda g: (elements[g], g))) if elements else 1
 
@@ -159,10 +160,13 @@ def _compose(
         contents=(tuple((i, p.segment.count) for i, p in enumerate(here)),),
         counts=counts,
         layer=np.array([p.segment.block.is_layer for p in here], dtype=np.bool_),
+        unit=np.array([is_unit(p.segment.block) for p in here], dtype=np.bool_),
         end=np.array([p.segment.block.is_end for p in here], dtype=np.bool_),
         head=np.array([has_head(p.segment.block) for p in here], dtype=np.bool_),
         first=np.zeros(1, dtype=np.int64),
-        last=np.array([max(len(here) - 1, 0)], dtype=np.int64),
+        turned=np.array(
+            [max((i for i, p in enumerate(here) if has_backward(p.segment.block)), default=max(len(here) - 1, 0))], dtype=np.int64
+        ),
         reduced=np.array([next((i for i, p in enumerate(here) if has_trained(p.segment.block)), 0)], dtype=np.int64),
         by_rank=counts,
         pp=1,
@@ -262,7 +266,8 @@ def _mesh_table(
         slowdown=overlap_slowdown(own, group_span(group or (0,), network), network),
         shares=np.stack(2 * [group_shares(problem, group or (device,), rule=rule)]),
         gather_copy_s=copies[0],
-        reduce_copy_s=copies[1],
+        regather_copy_s=copies[1],
+        reduce_copy_s=copies[2],
         scales_s=scale_seconds(
             own,
             lambda scales: (group_span(_scale_group(scales, stage, device), network),),

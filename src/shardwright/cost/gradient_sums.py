@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.column_sums import (
+    FETCHES,
     SYNCS,
     ShardedElements,
     SumSpans,
     SyncTable,
     broadcast_seconds,
+    fetch_seconds,
     gradient_bytes,
     layer_seconds,
     sum_sizes,
@@ -25,7 +27,9 @@ from shardwright.cost.column_sums import (
 )
 from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.device_network import group_span, network_of_devices, own_span
-from shardwright.cost.parameters import matrices
+from shardwright.cost.parameters import KINDS, PASSES, gathered_matrices, trained_matrices
+from shardwright.model.gradients import without_gradient
+from shardwright.model.ir.block import Block
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.problem import Problem
 from shardwright.program.stages.holdings import HeldParameters
@@ -52,14 +56,14 @@ class ShardRule:
 def shard_rule(plan: Plan) -> ShardRule:
     """The rules of a plan: the last that names a class, or all, holds for it.
 
-    Left out: the cadence of gathers and reductions is that of dense parameters for all classes.
+    Left out: the stage and the cadence are those of dense parameters (or of the frozen base that they became) for all classes.
     """
 
     def last(*names: str) -> Shards | None:
         chosen = [r for r in plan.shards if not r.parameters or set(r.parameters) & set(names)]
         return chosen[-1] if chosen else None
 
-    dense = last(ParameterClass.DENSE.value) or last(*(k.value for k in ParameterClass))
+    dense = last(ParameterClass.DENSE.value) or last(ParameterClass.BASE.value) or last(*(k.value for k in ParameterClass))
     if dense is None:
         return ShardRule(zero=0, degrees={}, offload=0)
     degrees = {k: (r.optimizer, r.gradient, r.parameter) for k in ParameterClass if (r := last(k.value)) is not None}
@@ -99,10 +103,11 @@ def in_buckets(held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...
 
     Gains of norms under sequence parallelism are copied over tp. Frameworks reduce and shard them with all else over dp, and sum them
     over tp once a step (Megatron-LM, core/distributed/finalize_model_grads.py): 24,576 elements a layer of Nemotron-4 15B on tp 2 x dp
-    1,024 take no ring of 2,048 devices of their own. Groups that no smaller group divides stay as they are.
+    1,024 take no ring of 2,048 devices of their own. Groups that no smaller group divides stay as they are. Frozen parameters lie in the
+    same buckets, and are summed by nobody.
     """
     kinds: dict[bool, set[tuple[int, ...]]] = {False: set(), True: set()}
-    for h in (h for items in held for h in items if h.trainable and not h.is_tied):
+    for h in (h for items in held for h in items if not h.is_tied):
         kinds[h.klass is ParameterClass.EXPERTS].add(h.group)
     bucket = {(experts, group): bucket_of(group, groups) for experts, groups in kinds.items() for group in groups}
     sums: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -110,9 +115,9 @@ def in_buckets(held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...
     for number, items in enumerate(held):
         placed = []
         for h in items:
-            near = h.group if h.is_tied or not h.trainable else bucket[h.klass is ParameterClass.EXPERTS, h.group]
+            near = h.group if h.is_tied else bucket[h.klass is ParameterClass.EXPERTS, h.group]
             placed.append(h if near is h.group else replace(h, group=near, near=near))
-            if near is not h.group:
+            if near is not h.group and h.trainable:
                 members = across(h.group, near)
                 sums[number, members] = sums.get((number, members), 0) + h.elements * h.layers
         result.append(tuple(placed))
@@ -148,6 +153,19 @@ def cuts_of(held: list[tuple[HeldParameters, ...]], *, rule: ShardRule) -> tuple
     return tuple(cuts) or (ShardedElements(elements=0, optimizer=1, gradient=1, parameter=1),)
 
 
+def frozen_cuts_of(held: list[tuple[HeldParameters, ...]], *, rule: ShardRule) -> tuple[ShardedElements, ...]:
+    """All elements of a device without a gradient, by how many devices share one copy of them."""
+    found: Counter[int] = Counter()
+    for h in (h for items in held for h in items if not h.trainable):
+        found[degree(rule, h.klass, len(h.near), level=3)] += h.elements * h.layers
+    return tuple(ShardedElements(elements=n, optimizer=1, gradient=1, parameter=p) for p, n in sorted(found.items()))
+
+
+def is_gathered(held: HeldParameters, *, rule: ShardRule) -> bool:
+    """ZeRO-3 cuts these parameters, trained or not, and makes them whole for each use."""
+    return rule.zero == 3 and degree(rule, held.klass, len(held.near), level=3) > 1
+
+
 def sync_of(
     problem: Problem, held: list[tuple[HeldParameters, ...]], *, device: int, segments: tuple[Segment, ...], rule: ShardRule
 ) -> SyncTable:
@@ -165,66 +183,132 @@ def sync_of(
     held, beyond = in_buckets(held, layers=layers)
     seconds = {name: np.zeros((blocks, 1)) for name in SYNCS}
     tied = {"all_reduce": np.zeros(1), "reduce": np.zeros(1)}
-    counts = {name: np.zeros((blocks, 1), dtype=np.int64) for name in ("dense", "experts", "spread", "frozen", "tied", "narrow")}
-    shards = {ParameterClass.DENSE: 1, ParameterClass.EXPERTS: 1}
-    sizes = sum_sizes(problem.job, problem.runtime)
-    each, few = ([Counter[_Together]() for _ in held] for _ in range(2))
-    for b, h in ((b, h) for b, items in enumerate(held) for h in items):
-        kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
-        name = "frozen" if not h.trainable else "experts" if kind is ParameterClass.EXPERTS else "dense"
-        counts[name][b, 0] += -(-h.elements * h.layers // layers[b])
-        if h.narrow and h.trainable:
-            counts["narrow"][b, 0] += -(-h.elements * h.layers // layers[b])
-        if h.trainable:
-            shard = degree(rule, h.klass, len(h.near))
-            each[b][h.group, h.near, kind, shard, h.parts] += h.elements * h.layers
-            few[b][h.group, h.near, kind, shard, h.parts] += h.elements * h.layers * h.narrow
-            shards[kind] = max(shards[kind], shard)
-    for b, (together, count) in enumerate(zip(each, layers, strict=True)):
-        slowest, own = dict.fromkeys(SYNCS, 0.0), dict.fromkeys(SYNCS, 0.0)
-        for key, elements in ((key, elements) for key, elements in together.items() if len(key[0]) > 1):
-            group, near, kind, shard, parts = key
-            many = matrices(segments[b].block.operators, experts=kind is ParameterClass.EXPERTS)
-            network = network_of_devices(problem, group)
-            groups = _sum_spans(network, group, near, shard)
-            narrow = np.array([few[b][key] / count])
-            alone = layer_seconds(np.array([elements / count]), groups, network, sizes, matrices=many, narrow=narrow)
-            if problem.runtime.zero1_broadcasts:
-                whole = sum(one[key] for one in each)
-                alone["gather"] = broadcast_seconds(np.array([float(whole)]), groups, network=network, stored=sizes.stored) / whole
-                alone["gather"] *= elements / count
-            if parts > 1 and near == group:
-                sides = [own_span(problem, members, device) for members in _members_of(group, near, shard)]
-                network = network_of_devices(problem, (device,))
-                spans = SumSpans(sides[0], sides[1], sides[2], groups.shard)
-                mine = layer_seconds(np.array([elements / count]), spans, network, sizes, matrices=many, narrow=narrow)
-                for name, spent in alone.items():
-                    slowest[name], own[name] = max(slowest[name], float(spent[0])), own[name] + float(mine[name][0])
-                continue
-            for name, spent in alone.items():
-                if near == group or name not in (*tied, "scatter", "apart"):
-                    seconds[name][b] += spent
-                elif name in tied:
-                    tied[name] += spent * count
-        for name in SYNCS:
-            seconds[name][b] += max(slowest[name], own[name])
+    trained = [_moved((h for h in items if h.trainable), rule=rule, level=1) for items in held]
+    for b, (items, segment) in enumerate(zip(held, segments, strict=True)):
+        sums, late = _seconds(problem, device, trained[b], partial(_summed, problem, segment.block, trained), count=segment.count)
+        for name in tied:
+            tied[name] += late[name] * segment.count
+        for turn in range(len(PASSES) if rule.zero == 3 else 0):
+            gathered = _moved((h for h in items if h.backward or not turn), rule=rule, level=3)
+            sums |= _seconds(problem, device, gathered, partial(_fetched, problem, segment.block, turn), count=segment.count)[0]
+        for name, spent in sums.items():
+            seconds[name][b] += spent
     for one in beyond:
         network = network_of_devices(problem, one.members)
         volume = np.array([one.total * float(gradient_bytes(problem.job, problem.runtime))])
         once = move_seconds(Collective.ALL_REDUCE, volume=volume, span=group_span(one.members, network), network=network)
         for name in ("all_reduce", "reduce", "scatter"):
             seconds[name][one.segment, 0] += float(once[0]) * one.elements / one.total
-    columns: dict[str, Any] = seconds | {f"tied_{name}": spent for name, spent in tied.items()} | counts
-    return SyncTable(
-        **columns,
-        shard=np.array([shards[ParameterClass.DENSE]], dtype=np.int64),
-        expert_shard=np.array([shards[ParameterClass.EXPERTS]], dtype=np.int64),
-        cuts=cuts_of(held, rule=rule),
-    )
+    columns: dict[str, Any] = seconds | {f"tied_{name}": spent for name, spent in tied.items()} | _counts(held, layers, rule=rule)
+    return SyncTable(**columns, cuts=cuts_of(held, rule=rule), frozen_cuts=frozen_cuts_of(held, rule=rule))
 
 
-_Together = tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int, int]
-"""Group, those of it that share states, class, shard and parts of what is summed at once."""
+def _counts(held: list[tuple[HeldParameters, ...]], layers: tuple[int, ...], *, rule: ShardRule) -> dict[str, IntArray | FloatArray]:
+    """Elements of one layer of each segment by the names of `SyncTable`, and how many members share a copy of states."""
+    names = ("dense", "experts", "spread", "frozen", "frozen_dense", "frozen_experts", "tied", "narrow", "gathered", "regathered")
+    counts: dict[str, IntArray] = {name: np.zeros((len(held), 1), dtype=np.int64) for name in names}
+    own = {name: np.zeros((len(held), 1)) for name in ("own_gathered", "own_regathered")}
+    shards = [1, 1]
+    for b, h in ((b, h) for b, items in enumerate(held) for h in items):
+        elements, kind = -(-h.elements * h.layers // layers[b]), int(h.klass is ParameterClass.EXPERTS)
+        cut = degree(rule, h.klass, len(h.near), level=3)
+        for name in (KINDS[kind],) if h.trainable else ("frozen", f"frozen_{KINDS[kind]}"):
+            counts[name][b, 0] += elements
+        if h.narrow and h.trainable:
+            counts["narrow"][b, 0] += elements
+        for name in ("gathered", "regathered")[: is_gathered(h, rule=rule) * (1 + h.backward)]:
+            counts[name][b, 0] += elements
+            own[f"own_{name}"][b, 0] += elements / cut
+        shards[kind] = max(shards[kind], degree(rule, h.klass, len(h.near)) if h.trainable else cut)
+    return counts | own | {"shard": np.array(shards[:1], dtype=np.int64), "expert_shard": np.array(shards[1:], dtype=np.int64)}
+
+
+class _Together(NamedTuple):
+    """Group, those of it that share states, class, shard and parts of what is moved at once."""
+
+    group: tuple[int, ...]
+    near: tuple[int, ...]
+    klass: ParameterClass
+    shard: int
+    parts: int
+
+
+_Moved = dict[_Together, tuple[int, int]]
+"""Elements of all layers of a segment that are moved together, and of them those that are quantised in a recipe of few bits."""
+
+
+def _moved(items: Iterable[HeldParameters], *, rule: ShardRule, level: int) -> _Moved:
+    """By who moves them; `level`: the ZeRO stage that begins to shard the state which they move for."""
+    found: _Moved = {}
+    for h in items:
+        kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
+        key = _Together(h.group, h.near, kind, degree(rule, h.klass, len(h.near), level=level), h.parts)
+        elements, narrow = found.get(key, (0, 0))
+        found[key] = elements + h.elements * h.layers, narrow + h.elements * h.layers * h.narrow
+    return found
+
+
+def _summed(
+    problem: Problem,
+    block: Block,
+    trained: list[_Moved],
+    key: _Together,
+    elements: FloatArray,
+    narrow: FloatArray,
+    groups: SumSpans,
+    network: Network,
+) -> dict[str, FloatArray]:
+    """`layer_seconds` of a layer's trainable elements; `trained`: those of all segments, which broadcasts return together."""
+    sizes, many = sum_sizes(problem.job, problem.runtime), trained_matrices(block.operators, experts=key.klass is ParameterClass.EXPERTS)
+    found = layer_seconds(elements, groups, network, sizes, matrices=many, narrow=narrow)
+    if problem.runtime.zero1_broadcasts:
+        whole = sum(one[key][0] for one in trained if key in one)
+        found["gather"] = broadcast_seconds(np.array([float(whole)]), groups, network=network, stored=sizes.stored) / whole * elements
+    return found
+
+
+def _fetched(
+    problem: Problem,
+    block: Block,
+    turn: int,
+    key: _Together,
+    elements: FloatArray,
+    narrow: FloatArray,
+    groups: SumSpans,
+    network: Network,
+) -> dict[str, FloatArray]:
+    """`fetch_seconds` of a layer's elements; `turn`: 0 before its forward, 1 before its backward."""
+    many = gathered_matrices(block.operators, without_gradient(block), experts=key.klass is ParameterClass.EXPERTS)[turn]
+    found = fetch_seconds(elements, groups, network, sum_sizes(problem.job, problem.runtime), matrices=many, narrow=narrow)
+    return dict(zip(FETCHES[turn], found, strict=True))
+
+
+def _seconds(
+    problem: Problem, device: int, moved: _Moved, price: Callable[..., dict[str, FloatArray]], *, count: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of one layer's collectives by name, and of those of sums that wait for other stages' (tied weights)."""
+    found, tied, slowest, own = (defaultdict[str, float](float) for _ in range(4))
+    for key, (elements, narrow) in ((key, each) for key, each in moved.items() if len(key.group) > 1):
+        network = network_of_devices(problem, key.group)
+        groups = _sum_spans(network, key.group, key.near, key.shard)
+        volume, few = np.array([elements / count]), np.array([narrow / count])
+        alone = price(key, volume, few, groups, network)
+        if key.parts > 1 and key.near == key.group:
+            sides = [own_span(problem, members, device) for members in _members_of(key.group, key.near, key.shard)]
+            spans = SumSpans(sides[0], sides[1], sides[2], groups.shard)
+            mine = price(key, volume, few, spans, network_of_devices(problem, (device,)))
+            for name, spent in alone.items():
+                slowest[name], own[name] = max(slowest[name], float(spent[0])), own[name] + float(mine[name][0])
+            continue
+        for name, spent in alone.items():
+            apart = key.near != key.group and name in _OF_GRADIENTS
+            (tied if apart else found)[name] += float(spent[0])
+    for name in slowest:
+        found[name] += max(slowest[name], own[name])
+    return found, tied
+
+
+_OF_GRADIENTS = ("all_reduce", "reduce", "scatter", "apart")
 
 
 def _sum_spans(network: Network, group: tuple[int, ...], near: tuple[int, ...], shard: int) -> SumSpans:

@@ -32,7 +32,7 @@ class MeshTable:
     Args:
         sync: per block. norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
         slowdown: (n,) factor on kernels beside a layer's gather or reduction. shares: (2, tiers, n) see `column_sums.link_shares`.
-        gather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gather and reduction (see `sharded`).
+        gather_copy_s, regather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gathers and reduction (`sharded`).
         scales_s: (n,) seconds that each pass of a chunk waits for its scales (see `scales`).
         gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end (`Runtime.gradient_passes`).
         embedding_bytes: (n,) temporary of the embedding's or head's weight gradient.
@@ -44,6 +44,7 @@ class MeshTable:
     slowdown: FloatArray
     shares: FloatArray
     gather_copy_s: FloatArray
+    regather_copy_s: FloatArray
     reduce_copy_s: FloatArray
     scales_s: FloatArray
     gradient_bytes: IntArray
@@ -52,8 +53,9 @@ class MeshTable:
 
 
 def shared_parameters(model: Model) -> frozenset[str]:
-    """Parameters of the first block that the last one uses too, as ``block.parameter``: tied embeddings."""
-    first, last = (model.blocks[model.runs[at].block] for at in (0, -1))
+    """Parameters of the model's own first block that the last one uses too, as ``block.parameter``: tied embeddings."""
+    own = [block for block in (model.blocks[run.block] for run in model.runs) if not block.is_teachers]
+    first, last = own[0], own[-1]
     owned = {f"{first.name}.{p.name}" for o in first.operators for p in o.parameters}
     return frozenset(owned & {p.tied_to for o in last.operators for p in o.parameters if p.tied_to})
 
@@ -70,7 +72,7 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray, *, lying: tuple[Su
     norm = least_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), spans=spans_along("world", rows, network), network=network)
     trained = any(p.klass in TABLES and p.trainable for b in problem.model.blocks for o in b.operators for p in o.parameters)
     table_elements = trained * -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
-    gather_copy, reduce_copy = copy_seconds(problem, sync)
+    gather_copy, regather_copy, reduce_copy = copy_seconds(problem, sync)
     # Of groups that lie unlike each other in the units of the network each is priced by itself; those of tied weights by the plan alone.
     alike = lies_in_units(rows, tuple(t.num_devices for t in network.tiers)) & (lying is None)
     unknown = ("tied_all_reduce", "tied_reduce") if lying else (*SYNCS, "tied_all_reduce", "tied_reduce")
@@ -82,6 +84,7 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray, *, lying: tuple[Su
         slowdown=np.where(alike, overlap_slowdown(problem, span_of(network.tiers, axes_of("dp-cp", rows)), network), 1.0),
         shares=alike * link_shares(rows, shard, network=network, bucket=problem.runtime.bucket_bytes),
         gather_copy_s=gather_copy,
+        regather_copy_s=regather_copy,
         reduce_copy_s=reduce_copy,
         scales_s=scale_waits(problem, rows),
         gradient_bytes=gradient_pass_bytes(problem, rows["dp"] * rows["cp"]),
@@ -101,6 +104,7 @@ def held_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         slowdown=np.ones(n),
         shares=np.zeros((2, len(network.tiers), n)),
         gather_copy_s=np.zeros(sync.gather.shape),
+        regather_copy_s=np.zeros(sync.gather.shape),
         reduce_copy_s=np.zeros(sync.gather.shape),
         scales_s=scale_waits(problem, rows),
         gradient_bytes=none,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.extent import extent_of
 from shardwright.collectives.span import Span
 from shardwright.cost.column_sums import LISTED_GATHER_OPERATORS, SyncTable
@@ -32,8 +32,9 @@ def overlap_slowdown(problem: Problem, span: Span, network: Network) -> FloatArr
     return np.asarray(1.0 + (factor - 1.0) * (share if extent.rows is None else share[extent.rows]), dtype=np.float64)
 
 
-def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatArray]:
-    """Seconds (blocks, n) that copies take around one layer's all_gather of parameters, and around its reduction of gradients.
+def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Seconds (blocks, n) that copies take around one layer's all_gather of parameters before its forward, around that before its backward,
+    and around its reduction of gradients.
 
         t = local elements x bytes an element / (0.8 BW) where the element's states are sharded over more than one device
 
@@ -46,9 +47,15 @@ def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatAr
     """
     device, runtime = problem.cluster.node.accelerator, problem.runtime
     bandwidth = device.memory_bandwidth * device.element_efficiency
-    shared = np.where(sync.shard > 1, sync.dense, 0) + np.where(sync.expert_shard > 1, sync.experts, 0)
-    elements = np.asarray(shared, dtype=np.float64)
-    own = np.where(sync.shard > 1, sync.dense / sync.shard, 0) + np.where(sync.expert_shard > 1, sync.experts / sync.expert_shard, 0)
-    up = own * (problem.job.parameter.bits / 8 / problem.cluster.node.host.pcie.achieved) if runtime.parameters_on_host else 0.0
-    listed = sync.parts * (LISTED_GATHER_OPERATORS * OPERATOR_S)
-    return elements * (runtime.gather_copy_bytes / bandwidth) + listed + up, elements * (runtime.reduce_copy_bytes / bandwidth)
+    reduced = np.where(sync.shard > 1, sync.dense, 0) + np.where(sync.expert_shard > 1, sync.experts, 0)
+
+    def gathers(elements: IntArray, own: FloatArray, parts: FloatArray) -> FloatArray:
+        up = own * (problem.job.parameter.bits / 8 / problem.cluster.node.host.pcie.achieved) if runtime.parameters_on_host else 0.0
+        whole = elements.astype(np.float64) * (runtime.gather_copy_bytes / bandwidth)
+        return np.asarray(whole + parts * (LISTED_GATHER_OPERATORS * OPERATOR_S) + up, dtype=np.float64)
+
+    return (
+        gathers(sync.gathered, sync.own_gathered, sync.parts),
+        gathers(sync.regathered, sync.own_regathered, sync.reparts),
+        reduced.astype(np.float64) * (runtime.reduce_copy_bytes / bandwidth),
+    )

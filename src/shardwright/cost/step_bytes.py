@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import plain
-from shardwright.cost.bytes_per_parameter import narrow_copies, own_gradient_bytes, shard_bytes
+from shardwright.cost.bytes_per_parameter import frozen_shard_bytes, narrow_copies, own_gradient_bytes, shard_bytes
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.parts import EP
 from shardwright.cost.priced import Choices, Priced, grid_choices
@@ -77,18 +77,27 @@ def _paired_bytes(problem: Problem, choices: Choices, priced: Priced) -> IntArra
 
 
 class Cuts(NamedTuple):
-    """Trainable elements of each rank by how their states are cut.
+    """Elements of each rank by how their states are cut.
 
     Args:
-        elements: (r, k) of each way. degrees: (3, k) devices that share one copy of optimizer states, gradients and parameters.
+        elements: (r, k) trainable ones of each way. degrees: (3, k) devices that share one copy of optimizer states, gradients and
+            parameters. frozen: (r, j) those without a gradient. frozen_degrees: (j,) devices that share one copy of them.
     """
 
     elements: IntArray
     degrees: IntArray
+    frozen: IntArray
+    frozen_degrees: IntArray
 
     def held(self, level: int) -> IntArray:
         """(r,) elements of the state that ZeRO stage `level` begins to shard; see `ShardedElements.held`."""
         result: IntArray = (-(-self.elements // self.degrees[level - 1])).sum(axis=1)
+        return result
+
+    @property
+    def frozen_held(self) -> IntArray:
+        """(r,) elements without a gradient that a rank holds."""
+        result: IntArray = (-(-self.frozen // self.frozen_degrees)).sum(axis=1)
         return result
 
 
@@ -101,12 +110,22 @@ def cuts_of(choices: Choices, priced: Priced) -> Cuts:
     sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
     if sync.cuts:
         every = np.array(sync.cuts, dtype=np.int64)
-        return Cuts(elements=every[None, :, 0], degrees=every[:, 1:].T)
+        still = np.array(sync.frozen_cuts, dtype=np.int64).reshape(-1, every.shape[1])
+        return Cuts(elements=every[None, :, 0], degrees=every[:, 1:].T, frozen=still[None, :, 0], frozen_degrees=still[:, 3])
     dense, experts = by_rank @ sync.dense[:, row], by_rank @ sync.experts[:, row]
     if sync.tied[:, row].any():
         dense[1:] += np.where(by_rank > 0, sync.tied[:, row][None, :], 0).max(axis=1)[1:]
     shards = np.array([sync.shard[row], sync.expert_shard[row]])
-    return Cuts(elements=np.stack([dense, experts], axis=1), degrees=np.where(choices.zero >= _LEVELS, shards, 1))
+    frozen = [by_rank @ columns[:, row] for columns in (sync.frozen_dense, sync.frozen_experts)]
+    # What more devices hold than the rest may be cut further: of ZeRO-3's bound nothing is left of it.
+    wide = (by_rank @ sync.frozen[:, row] - frozen[0] - frozen[1]) * (choices.zero < _LEVELS[-1])
+    degrees = np.where(choices.zero >= _LEVELS, shards, 1)
+    return Cuts(
+        elements=np.stack([dense, experts], axis=1),
+        degrees=degrees,
+        frozen=np.stack([*frozen, wide], axis=1),
+        frozen_degrees=np.append(degrees[-1], 1),
+    )
 
 
 _LEVELS = np.array([[1], [2], [3]])
@@ -115,20 +134,20 @@ _LEVELS = np.array([[1], [2], [3]])
 
 def _static_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> tuple[tuple[str, IntArray], ...]:
     """Parameters, gradients, optimizer states and workspace of each rank (ceil of equal shards)."""
-    sync, row, by_rank, layer = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank, priced.layout.layer
-    frozen = by_rank @ sync.frozen[:, row]
+    sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
+    frozen = cuts.frozen_held
     if choices.zero < 3:
         # Summed by more devices than the rest, so sharded further: only what is never sharded is counted.
         frozen = frozen + by_rank @ sync.spread[:, row]
 
-    block = sync.dense[:, row] + sync.experts[:, row]
-    largest = np.where((by_rank > 0) & layer, block[None, :], 0).max(axis=1)
-    ends = (by_rank * ~layer) @ block
+    block, unit = sync.gathered[:, row], priced.layout.unit
+    largest = np.where((by_rank > 0) & unit, block[None, :], 0).max(axis=1)
+    ends = (by_rank * ~unit) @ block
     prefetch, width, cut_width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8, shard_bytes(problem)
     gathered = plain(gathered_elements)(ends.astype(np.float64), largest.astype(np.float64), prefetch)
     whole = cuts.elements.sum(axis=1)
-    trained = whole.astype(np.float64), cuts.held(3).astype(np.float64), frozen.astype(np.float64)
-    parameters = plain(parameter_bytes)(choices.zero, *trained, gathered, width, cut_width).astype(np.int64)
+    held = whole.astype(np.float64), cuts.held(3).astype(np.float64), frozen.astype(np.float64)
+    parameters = plain(parameter_bytes)(choices.zero, *held, gathered, width, cut_width, frozen_shard_bytes(problem)).astype(np.int64)
     if choices.zero < 3 and sync.narrow[:, row].any():
         few: IntArray = by_rank @ sync.narrow[:, row]
         parameters = parameters + (few * narrow_copies(problem)).astype(np.int64)

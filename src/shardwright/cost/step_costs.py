@@ -79,13 +79,13 @@ def step_costs(problem: Problem, grid: Grid, priced: Priced) -> StepCosts:
 def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
     """Compose a step from rows of the tables: of a grid, or of one device's chunks of a general plan."""
     layout, layers, row = priced.layout, priced.layers, priced.layer_row
-    gather, reduce = _layer_sync(priced, choices.zero)
-    parts = _parts(problem, choices, priced, gather, reduce)
+    gather, again, reduce = _layer_sync(priced, choices.zero)
+    parts = _parts(problem, choices, priced, gather, again, reduce)
     each = choices.zero >= 2 and problem.runtime.reduce_every_microbatch
     filled = layout.counts.sum(axis=1) > 0
     if choices.zero == 3:
         parts[0, :, SHARDING_PART] += np.where(filled, gather[layout.first], 0.0)
-        parts[1, :, SHARDING_PART] += np.where(filled, gather[layout.last], 0.0)
+        parts[1, :, SHARDING_PART] += np.where(filled, again[layout.turned], 0.0)
     if each:
         parts[1, :, SHARDING_PART] += np.where(filled, reduce[layout.reduced], 0.0)
     start = layout.counts @ gather if choices.zero in (1, 2) else np.zeros(len(filled))
@@ -115,12 +115,13 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
     )
 
 
-def _layer_sync(priced: Priced, zero: int) -> tuple[FloatArray, FloatArray]:
-    """(b,) seconds to gather one layer's parameters, and to reduce its gradients."""
+def _layer_sync(priced: Priced, zero: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(b,) seconds to gather one layer's parameters, to do so again before its backward, and to reduce its gradients."""
     sync, row = priced.meshes.sync, priced.mesh_row
-    if zero == 0:
-        return np.zeros(sync.gather.shape[0]), sync.all_reduce[:, row]
-    return (sync.fetch[:, row], sync.scatter[:, row]) if zero == 3 else (sync.gather[:, row], sync.reduce[:, row])
+    if zero == 3:
+        return sync.fetch[:, row], sync.refetch[:, row], sync.scatter[:, row]
+    none = np.zeros(sync.gather.shape[0])
+    return (sync.gather[:, row], none, sync.reduce[:, row]) if zero else (none, none, sync.all_reduce[:, row])
 
 
 def _tied_seconds(choices: Choices, priced: Priced) -> FloatArray:
@@ -131,7 +132,7 @@ def _tied_seconds(choices: Choices, priced: Priced) -> FloatArray:
     return tied
 
 
-def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArray, reduce: FloatArray) -> FloatArray:
+def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArray, regather: FloatArray, reduce: FloatArray) -> FloatArray:
     """(2, c, parts) seconds of F and B of each chunk by part, recompute and exposed sharding included."""
     seconds = priced.layers.seconds[:, :, :, priced.layer_row]
     slowdown, every = float(priced.meshes.slowdown[priced.mesh_row]), problem.runtime.reduce_every_microbatch
@@ -145,12 +146,15 @@ def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArra
     more[1, :, RECOMPUTE_PART] = seconds[:, 4].sum(axis=1)
     if zero >= 2:
         for b in range(blocks):
-            g, r, apart = float(gather[b]), float(reduce[b]), float(sync.apart[b, priced.mesh_row])
-            copy, back = float(priced.meshes.gather_copy_s[b, priced.mesh_row]), float(priced.meshes.reduce_copy_s[b, priced.mesh_row])
+            g, r, apart = float(regather[b]), float(reduce[b]), float(sync.apart[b, priced.mesh_row])
+            first, copy, back = (
+                float(seconds[b, priced.mesh_row])
+                for seconds in (priced.meshes.gather_copy_s, priced.meshes.regather_copy_s, priced.meshes.reduce_copy_s)
+            )
             forward, backward = float(kept[0, b].sum()), float(kept[1, b].sum())
-            kept[0, b, SHARDING_PART] = forward_layer(forward, g, copy, zero, slowdown) - forward
+            kept[0, b, SHARDING_PART] = forward_layer(forward, float(gather[b]), first, zero, slowdown) - forward
             kept[1, b, SHARDING_PART] = backward_layer(backward, g, r, apart, copy, back, zero, every, slowdown) - backward
-            elements = float(sync.dense[b, priced.mesh_row] + sync.experts[b, priced.mesh_row])
+            elements = float(sync.regathered[b, priced.mesh_row])
             again = float(plain(gathers_again)(elements, float(problem.runtime.reuse_elements)))
             for mode, times in enumerate((1.0, again)):
                 longer = backward + float(more[mode, b, RECOMPUTE_PART])

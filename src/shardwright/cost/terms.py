@@ -77,18 +77,26 @@ def gathers_again(elements: float, reuse: float) -> float:
 
 @inner
 def parameter_bytes(
-    zero: int, whole: Number, sharded: Number, frozen: Number, gathered: Number, width: float, shard_width: float
+    zero: int,
+    whole: Number,
+    sharded: Number,
+    frozen: Number,
+    gathered: Number,
+    width: float,
+    shard_width: float,
+    frozen_width: float,
 ) -> Number:
     """Bytes of parameters that live through the step on one device.
 
     Args:
-        whole, sharded, frozen: local trainable elements, a shard of them, elements without gradient. gathered: elements that ZeRO-3
-            holds whole at once (`gathered_elements`). width: bytes an element. shard_width: bytes an element of a shard beside the
-            optimizer's own copy: 0 where gathers read the fp32 master, which counts as optimizer state.
+        whole, sharded, frozen: local trainable elements, a shard of them, elements without gradient (from ZeRO-3 on a shard of them).
+            gathered: elements that ZeRO-3 holds whole at once (`gathered_elements`). width: bytes an element. shard_width: bytes an
+            element of a shard beside the optimizer's own copy: 0 where gathers read the fp32 master, which counts as optimizer state.
+            frozen_width: bytes an element of a shard without one.
     """
     if zero < 3:
         return (whole + frozen) * width
-    return sharded * shard_width + frozen * width + gathered * width
+    return sharded * shard_width + frozen * frozen_width + gathered * width
 
 
 @inner

@@ -5,9 +5,10 @@ A tensor has a gradient if an operator before it, or the one that makes it, has 
     I (input gradient)  iff one of its inputs has a gradient, or it has adapters,
     W (weight gradient) iff a parameter of its own is trained,
 
-keeps what its backward reads iff what it makes has a gradient, and the cotangent of a tensor moves iff the tensor has a gradient. That
-is what autograd does with ``requires_grad``: PyTorch, docs/source/notes/autograd.rst, "Locally disabling gradient computation" ("if at
-least one of its input tensors require grad"), read.
+keeps what its backward reads iff what it makes has a gradient, and the cotangent of a tensor moves iff the tensor has a gradient. Then it
+runs backward, and weights of its own that are sharded, trained or not, are gathered for that once more. That is what autograd does with
+``requires_grad``: PyTorch, docs/source/notes/autograd.rst, "Locally disabling gradient computation" ("if at least one of its input tensors
+require grad"), read.
 
 Blocks carry the part that their own operators do not say (`Block.constant`); lowering, prices, model FLOPs and execution read this file.
 
@@ -43,9 +44,14 @@ def asks_inputs(operator: Operator, constant: frozenset[str]) -> bool:
     return operator.adapted or not constant.issuperset(operator.inputs)
 
 
+def runs_backward(operator: Operator, constant: frozenset[str]) -> bool:
+    """`operator` has a backward, for which its weights are there again. `constant`: see `without_gradient`."""
+    return operator.name not in constant
+
+
 def has_backward(block: Block) -> bool:
     """Something in `block` has a gradient."""
-    return block.operators[-1].name not in without_gradient(block)
+    return runs_backward(block.operators[-1], without_gradient(block))
 
 
 def told_constants(model: Model) -> Model:

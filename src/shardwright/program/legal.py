@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Runtime
 from shardwright.schedules.grid_order import order_violations
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts
@@ -69,20 +66,11 @@ def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
         )
 
 
-def priced_runtime(runtime: Runtime, model: Model) -> Runtime:
-    """`runtime` without what is not priced for `model`: gathers of frozen parameters, which ZeRO-3 shards too."""
-    if not model.is_partly_trained:
-        return runtime
-    below = tuple(stage for stage in runtime.zero_stages if stage < 3)
-    return replace(runtime, zero_stages=below, zero_with_pipeline=min(runtime.zero_with_pipeline, 2))
-
-
 def _zero_violations(problem: Problem, *, zero: int, pipeline: bool) -> Iterator[Violation]:
-    runtime = priced_runtime(problem.runtime, problem.model)
+    runtime = problem.runtime
     if zero not in runtime.zero_stages or (pipeline and zero > runtime.zero_with_pipeline):
         yield Violation(
             rule="runtime.zero",
             message=f"{runtime.name} has no zero{zero}{' with pp above 1' if pipeline else ''}",
-            hint=f"stages {', '.join(map(str, runtime.zero_stages))}, with a pipeline up to {runtime.zero_with_pipeline}"
-            + ("; zero3 of frozen parameters, a teacher's among them, is not priced yet" if problem.model.is_partly_trained else ""),
+            hint=f"stages {', '.join(map(str, runtime.zero_stages))}, with a pipeline up to {runtime.zero_with_pipeline}",
         )

@@ -247,7 +247,16 @@ def _family_costs(problem: Problem, plan: Plan, stage: StageParts, index: int, *
     own = {key: items for key, items in held.items() if key[3] == device}
     sums = tuple(
         [
-            (n, h.klass, h.elements, h.trainable, h.layers, tuple([d - base for d in h.group]), tuple([d - base for d in h.near]))
+            (
+                n,
+                h.klass,
+                h.elements,
+                h.trainable,
+                h.backward,
+                h.layers,
+                tuple([d - base for d in h.group]),
+                tuple([d - base for d in h.near]),
+            )
             for (_, _, n, _), items in own.items()
             for h in items
         ]

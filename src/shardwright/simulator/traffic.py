@@ -17,7 +17,7 @@ from shardwright.cost.communication import dispatch_bytes, wire_bytes
 from shardwright.cost.device_blocks import local_sizes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
 from shardwright.cost.family_costs import recompute_mode
-from shardwright.cost.gradient_sums import ShardRule, degree, in_buckets, shard_rule, sharing_groups
+from shardwright.cost.gradient_sums import ShardRule, degree, in_buckets, is_gathered, shard_rule, sharing_groups
 from shardwright.cost.parts import MODES, PART_OF_AXIS, PARTS
 from shardwright.cost.redone import moved_again
 from shardwright.cost.terms import gathers_again
@@ -157,6 +157,10 @@ def _of_block(sums: _Sums, stage: StageParts, segment: Segment, *, cut: tuple[in
         sums.move(move, group, volume=volume, times=times * segment.count)
 
 
+_Together = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Group, those of it that share states, and how many of these have one copy."""
+
+
 def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameters, ...]], *, rule: ShardRule, runs: _Runs) -> None:
     """Sums of gradients and gathers of parameters, as often as the ZeRO stage has them."""
     runtime, job = sums.own.runtime, sums.own.job
@@ -165,19 +169,15 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
     forward = sum(n for (lane, chunk, _, kind), n in runs.items() if (lane, chunk, kind) == (stage.lane, stage.chunk, int(TaskKind.F)))
     backward = sum(n for (lane, chunk, _, kind), n in runs.items() if (lane, chunk) == (stage.lane, stage.chunk) and kind in _BACKWARDS)
     reduced = backward if rule.zero >= 2 and runtime.reduce_every_microbatch else 1
-    gathered = (0, 1, 1, forward + backward)[rule.zero]
     bucketed, beyond = in_buckets(held, layers=layers)
     for items, segment in zip(bucketed, stage.segments, strict=True):
-        count, again = segment.count, 0.0
-        if rule.zero == 3 and recompute_mode(segment.keeps) == MODES.index("full"):
-            local = sum(h.elements * h.layers for h in items if h.trainable) / count
-            again = backward * (plain(gathers_again)(local, float(runtime.reuse_elements)) - 1.0)
-        together: Counter[tuple[tuple[int, ...], tuple[int, ...], int]] = Counter()
-        gathers: Counter[tuple[tuple[int, ...], tuple[int, ...], int]] = Counter()
+        count = segment.count
+        together: Counter[_Together] = Counter()
+        returned: Counter[_Together] = Counter()
         for h in (h for h in items if h.trainable and len(h.group) > 1):
             key = h.group, h.near, degree(rule, h.klass, len(h.near))
             together[key] += h.elements * h.layers
-            gathers[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
+            returned[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
         for (group, near, shard), elements in together.items():
             inner, across = sharing_groups(group, near, shard)
             times = count * (1 if near != group else reduced)
@@ -187,12 +187,22 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
                 continue
             sums.collective(SHARDING, Collective.REDUCE_SCATTER, inner, volume=each * wire, times=times)
             sums.collective(SHARDING, Collective.ALL_REDUCE, across, volume=each * wire / shard, times=times)
-            if runtime.zero1_broadcasts and rule.zero < 3:
-                sums.collective(SHARDING, Collective.BROADCAST, inner, volume=each * stored / shard, times=count * gathered * shard)
-            else:
-                sums.collective(
-                    SHARDING, Collective.ALL_GATHER, inner, volume=gathers[group, near, shard] / count, times=count * (gathered + again)
-                )
+            if rule.zero < 3 and runtime.zero1_broadcasts:
+                sums.collective(SHARDING, Collective.BROADCAST, inner, volume=each * stored / shard, times=count * shard)
+            elif rule.zero < 3:
+                sums.collective(SHARDING, Collective.ALL_GATHER, inner, volume=returned[group, near, shard] / count, times=count)
+        again = 1.0
+        if recompute_mode(segment.keeps) == MODES.index("full"):
+            local = sum(h.elements * h.layers for h in items if h.backward and is_gathered(h, rule=rule)) / count
+            again = plain(gathers_again)(local, float(runtime.reuse_elements))
+        for often, passes in ((float(forward), items), (backward * again, tuple(h for h in items if h.backward))):
+            fetched: Counter[_Together] = Counter()
+            for h in (h for h in passes if is_gathered(h, rule=rule)):
+                key = h.group, h.near, degree(rule, h.klass, len(h.near), level=3)
+                fetched[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
+            for (group, near, shard), volume in fetched.items():
+                inner = sharing_groups(group, near, shard)[0]
+                sums.collective(SHARDING, Collective.ALL_GATHER, inner, volume=volume / count, times=count * often)
     for one in beyond:
         sums.collective(SHARDING, Collective.ALL_REDUCE, one.members, volume=one.elements * layers[one.segment] * wire, times=reduced)
 

@@ -308,7 +308,7 @@ def run_weights(run: BlockRun, state: LayerState, store: ParameterStore) -> Task
     """Add every operator's weight gradients to the device's own."""
     for operator in reversed(run.block.operators):
         ran = state.ran.get(operator.name)
-        if ran is None or not operator.parameters:
+        if ran is None or not any(p.trainable for p in operator.parameters):
             continue
         place = place_of(run.site, operator)
         assert place is not None

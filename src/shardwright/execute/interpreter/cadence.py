@@ -11,6 +11,9 @@ from shardwright.execute.shares.flat import Stretch, write_values
 from shardwright.execute.shares.parameters import ParameterStore, origin
 from shardwright.execute.shares.shards import Bucket, gathered, summed
 from shardwright.execute.transport.requests import Task
+from shardwright.model.gradients import has_backward, runs_backward, without_gradient
+from shardwright.model.ir.operator import Operator
+from shardwright.program.instances import TaskKind
 
 Views = dict[int, tuple[Stretch, ...]]
 
@@ -21,8 +24,8 @@ class Around:
     works = False
     """Whether it does anything."""
 
-    def begin(self, node: Node) -> Task[None]:
-        """Before a pass of a layer."""
+    def begin(self, node: Node, kind: TaskKind) -> Task[None]:
+        """Before a pass of a layer; `kind`: of the action."""
         yield from ()
 
     def end(self, node: Node, *, weights: bool) -> Task[None]:
@@ -37,7 +40,8 @@ NOTHING = Around()
 class Cadenced(Around):
     """Parameters are gathered for each pass of a layer and dropped after it; gradients are summed after each microbatch's.
 
-    Only of buckets that all their devices work on together; others are gathered and summed once a step.
+    Only of buckets that all their devices work on together; others are gathered and summed once a step. A backward needs the weights of
+    what has one (`model.gradients`), and of what is made again for it; weight gradients those of what is trained.
 
     Args:
         buckets: of the device. pieces: of those whose parameters are sharded. uses, sums: gather at each use; sum after each microbatch.
@@ -52,7 +56,7 @@ class Cadenced(Around):
     uses: bool
     sums: bool
     total: dict[int, torch.Tensor] = field(default_factory=dict)
-    _known: dict[int, tuple[Node, tuple[Bucket, ...]]] = field(default_factory=dict)
+    _known: dict[tuple[int, TaskKind], tuple[Node, tuple[Bucket, ...]]] = field(default_factory=dict)
 
     @property
     def works(self) -> bool:  # type: ignore[override]
@@ -65,31 +69,44 @@ class Cadenced(Around):
 
     def adds(self, bucket: Bucket) -> bool:
         """Its gradients are summed after each microbatch."""
-        return self.sums and bucket.together
+        return self.sums and bucket.together and bucket.trainable
 
-    def begin(self, node: Node) -> Task[None]:
+    def begin(self, node: Node, kind: TaskKind) -> Task[None]:
         """See `Around`."""
-        for bucket in filter(self.gathers, self._of(node)):
+        for bucket in filter(self.gathers, self._of(node, kind)):
             yield from filled(self.device, bucket, self.views[bucket.number], self.pieces[bucket.number])
 
     def end(self, node: Node, *, weights: bool) -> Task[None]:
         """See `Around`."""
-        for bucket in filter(self.adds, self._of(node) if weights else ()):
+        for bucket in filter(self.adds, self._of(node, TaskKind.W) if weights else ()):
             piece = yield from summed(self.device, bucket, self.views[bucket.number], precision=self.store.precision, level=2)
             known = self.total.get(bucket.number)
             self.total[bucket.number] = piece if known is None else known.add_(piece)
             for stretch in self.views[bucket.number]:
                 for part in stretch.parts:
                     part.held.gradient = None
-        dropped({b.number for b in self._of(node) if self.gathers(b)}, self.views)
+        dropped({b.number for b in self._of(node, TaskKind.F) if self.gathers(b)}, self.views)
 
-    def _of(self, node: Node) -> tuple[Bucket, ...]:
-        """Buckets of a layer's parameters on the device."""
-        if id(node) not in self._known:
-            segment, model = node.segment, self.store.model
-            keys = {origin(model, segment.run, node.layer, o, p).key for o in segment.block.operators for p in o.parameters if p.trainable}
-            self._known[id(node)] = node, tuple(b for b in self.buckets if any(key in keys for key, _ in b.boxes))
-        return self._known[id(node)][1]
+    def _of(self, node: Node, kind: TaskKind) -> tuple[Bucket, ...]:
+        """Buckets on the device of the parameters that a pass of a layer needs."""
+        if (id(node), kind) not in self._known:
+            run, model = node.segment.run, self.store.model
+            keys = {origin(model, run, node.layer, o, p).key for o in needed(node, kind) for p in o.parameters}
+            self._known[id(node), kind] = node, tuple(b for b in self.buckets if any(key in keys for key, _ in b.boxes))
+        return self._known[id(node), kind][1]
+
+
+def needed(node: Node, kind: TaskKind) -> tuple[Operator, ...]:
+    """Operators of a layer whose parameters a pass of it needs."""
+    block = node.segment.block
+    if kind is not TaskKind.F and not has_backward(block):
+        return ()
+    if kind is TaskKind.W:
+        return tuple(o for o in block.operators if any(p.trainable for p in o.parameters))
+    if kind in (TaskKind.F, TaskKind.R) or node.recomputed or node.again:
+        return block.operators
+    constant = without_gradient(block)
+    return tuple(o for o in block.operators if runs_backward(o, constant))
 
 
 def filled(device: int, bucket: Bucket, view: tuple[Stretch, ...], piece: torch.Tensor) -> Task[None]:

@@ -196,7 +196,7 @@ class Walker:
                 flow.values[identity], flow.layouts[identity] = value, target
                 flow.outputs[edge.run, edge.operator] = flow.received[number] = identity
         for node in nodes:
-            yield from self.around.begin(node)
+            yield from self.around.begin(node, TaskKind.F)
             yield from self._node_forward(node, place, flow)
             yield from self.around.end(node, weights=False)
         for number, edge in enumerate(self.work.edges[lane]):
@@ -279,7 +279,7 @@ class Walker:
         place = (lane, chunk, microbatch, part)
         flow = self.flows[place]
         for node in stage_nodes(self.work.stages[lane][chunk], self.work.model):
-            yield from self.around.begin(node)
+            yield from self.around.begin(node, TaskKind.R)
             yield from self._node_again(node, place, flow)
             yield from self.around.end(node, weights=False)
 
@@ -309,7 +309,7 @@ class Walker:
                 back = yield from self._moved(back, source, flow.layouts[identity], ("back", number, *place), back=True)
                 self._add(flow, identity, back)
         for node in reversed(stage_nodes(stage, self.work.model)):
-            yield from self.around.begin(node)
+            yield from self.around.begin(node, TaskKind.B if whole else TaskKind.I)
             yield from self._node_again(node, place, flow)
             yield from self._node_backward(node, place, flow)
             if whole:
@@ -358,7 +358,7 @@ class Walker:
         place = (lane, chunk, microbatch, part)
         flow = self.flows.pop(place)
         for node in reversed(stage_nodes(self.work.stages[lane][chunk], self.work.model)):
-            yield from self.around.begin(node)
+            yield from self.around.begin(node, TaskKind.W)
             yield from run_weights(self._run(node, place), flow.states[node.number], self.store)
             yield from self.around.end(node, weights=True)
 

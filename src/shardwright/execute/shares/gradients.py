@@ -21,11 +21,17 @@ from shardwright.program.stages.parts import StageParts
 Groups = Mapping[Key, tuple[SumGroup, ...]]
 
 
-def gradient_groups(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None) -> Groups:
-    """The sum groups of every trainable parameter, boxes in the order of its owner's dims."""
+def gradient_groups(
+    stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None, trainable: bool = True
+) -> Groups:
+    """The sum groups of every trainable parameter, boxes in the order of its owner's dims.
+
+    Args:
+        trainable: False = of every frozen one: who holds the same, as if they summed it.
+    """
     result: dict[Key, tuple[SumGroup, ...]] = {}
     for key, places in parameter_places(stages, model=model).items():
-        if places[0].parameter.trainable:
+        if places[0].parameter.trainable is trainable:
             shares = tuple(share for place in places for share in shares_of(place, base=0, length=length))
             run, layer, operator, name = key
             result[key] = sum_groups(shares, islands=islands, path=f"{model.runs[run].name}.{layer}.{operator}.{name}")

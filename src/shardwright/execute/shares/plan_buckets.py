@@ -12,6 +12,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.shares.gradients import Groups
 from shardwright.execute.shares.parameters import Key
 from shardwright.execute.shares.shards import Bucket, Sharers
+from shardwright.model.gradients import runs_backward, without_gradient
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.layout.layout import Box
@@ -26,9 +27,13 @@ Stages = frozenset[tuple[int, int]]
 def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, model: Model, rule: ShardRule) -> tuple[Bucket, ...]:
     """The buckets of a plan.
 
-    Where parameters are gathered at each use, or gradients summed after each microbatch, a bucket is of one layer.
+    Where parameters are gathered at each use, or gradients summed after each microbatch, a bucket is of one layer. Frozen parameters are in
+    buckets of their own, those apart that no backward needs, and in none where every holder has them whole.
 
-    Left out: units ``dim0`` and ``whole`` and shares by memory: a bucket is cut evenly, as one flat tensor. Frozen parameters are whole.
+    Args:
+        groups: of all parameters, trained or not.
+
+    Left out: units ``dim0`` and ``whole`` and shares by memory: a bucket is cut evenly, as one flat tensor.
 
     Raises:
         StrategyError: zero.nested if degrees of a group do not divide each other.
@@ -43,11 +48,22 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
             for number, own in enumerate(group.groups):
                 holders, sharers = _holders(own, group), []
                 for devices in _sharing(holders, used, beside):
-                    cut = [degree(rule, used.klass, len(devices), level=level) for level in (1, 2, 3)]
+                    cut = [degree(rule, used.klass, len(devices), level=level if used.trainable else 3) for level in (1, 2, 3)]
                     _nested(cut, key)
                     sharers.append(Sharers(devices=devices, degrees=(cut[0], cut[1], cut[2])))
+                if not used.trainable and all(s.degrees[2] == 1 for s in sharers):
+                    continue
                 together = len({used.stages[d] for d in holders}) == 1
-                mark = (tuple(sorted(own)), group.copies, tuple(sharers), number == 0, together, key[:2] if by_layer else ())
+                mark = (
+                    tuple(sorted(own)),
+                    group.copies,
+                    tuple(sharers),
+                    number == 0,
+                    together,
+                    used.trainable,
+                    used.backward,
+                    key[:2] if by_layer else (),
+                )
                 found.setdefault(mark, []).append((key, group.boxes, group.elements))
     return tuple(
         Bucket(
@@ -59,16 +75,19 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
             sharers=cast(tuple[Sharers, ...], sharers),
             counted=bool(counted),
             together=bool(together),
+            trainable=bool(trainable),
         )
-        for number, ((members, copies, sharers, counted, together, _), parts) in enumerate(found.items())
+        for number, ((members, copies, sharers, counted, together, trainable, *_), parts) in enumerate(found.items())
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Users:
-    """Devices that use a parameter: the stages that each has it in, and the operator that has it first."""
+    """Devices that use a parameter: the stages that each has it in, and the operator that has it first. `backward`: of some use."""
 
     klass: ParameterClass
+    trainable: bool
+    backward: bool
     stages: dict[int, Stages]
     operator: dict[int, str]
 
@@ -89,7 +108,14 @@ def _users(uses: tuple[ParameterPlace, ...]) -> _Users:
         for device in place.devices:
             stages.setdefault(device, set()).add((place.stage.lane, place.stage.chunk))
             operator.setdefault(device, place.operator.name)
-    return _Users(klass=uses[0].parameter.klass, stages={d: frozenset(found) for d, found in stages.items()}, operator=operator)
+    first = uses[0].parameter
+    return _Users(
+        klass=first.klass,
+        trainable=first.trainable,
+        backward=any(runs_backward(p.operator, without_gradient(p.segment.block)) for p in uses),
+        stages={d: frozenset(found) for d, found in stages.items()},
+        operator=operator,
+    )
 
 
 def _holders(own: Iterable[int], group: SumGroup) -> tuple[int, ...]:

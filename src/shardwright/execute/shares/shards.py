@@ -64,7 +64,6 @@ class Bucket:
     Args:
         number: of all buckets. boxes: parameters and their boxes, dims sorted by name. members: who sums, sorted. copies: (member,
             duplicates ..) that are sent the sum. sharers: disjoint; each shares its own copy of the states. counted: no other bucket of
-            duplicates has been counted for the same elements. together: all devices have the same stages work on it.
     """
 
     number: int
@@ -75,6 +74,7 @@ class Bucket:
     sharers: tuple[Sharers, ...]
     counted: bool
     together: bool = False
+    trainable: bool = True
 
     @property
     def elements(self) -> int:
@@ -91,17 +91,17 @@ class Bucket:
         return next(s for s in self.sharers if device in s.devices)
 
     def answers(self, device: int) -> bool:
-        """The device's piece of the states is the one that is counted, of all copies."""
+        """The device's piece of the states is the one that is counted, of all copies. Frozen parameters have none."""
         first = self.sharers[0]
-        return self.counted and device in first.devices and first.devices.index(device) < first.degrees[0]
+        return self.trainable and self.counted and device in first.devices and first.devices.index(device) < first.degrees[0]
 
 
-def hold(device: int, places: Places, *, length: int, store: ParameterStore) -> None:
-    """Make every trainable part that a device needs, before its first use."""
-    for key, uses in places.items():
+def hold(device: int, places: Places, buckets: tuple[Bucket, ...], *, length: int, store: ParameterStore) -> None:
+    """Make every part in a bucket that a device needs, before its first use."""
+    for key in dict.fromkeys(key for bucket in buckets for key, _ in bucket.boxes):
         order = dims_in_order(store.model, key)
-        for place in uses:
-            if not place.parameter.trainable or device not in place.devices:
+        for place in places[key]:
+            if device not in place.devices:
                 continue
             for share in shares_of(place, base=0, length=length):
                 if share.device == device:

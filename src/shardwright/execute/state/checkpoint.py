@@ -156,7 +156,7 @@ def _synced(folder: Path) -> None:
 
 
 def _keys(known: Training) -> list[Key]:
-    return sorted({key for bucket in known.buckets for key, _ in bucket.boxes})
+    return sorted({key for bucket in known.buckets if bucket.trainable for key, _ in bucket.boxes})
 
 
 def _digest(text: str) -> str:

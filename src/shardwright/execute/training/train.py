@@ -16,6 +16,7 @@ from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, silen
 from shardwright.execute.numerics.boxes import fine
 from shardwright.execute.numerics.precision import Precision, uniform
 from shardwright.execute.shares.flat import Stretch, values_of, write_values
+from shardwright.execute.shares.gradients import gradient_groups
 from shardwright.execute.shares.offload import SHARE
 from shardwright.execute.shares.parameters import ParameterStore, Source
 from shardwright.execute.shares.plan_buckets import plan_buckets
@@ -130,10 +131,11 @@ def training(
     _require_executed_host(plan)
     shards = shard_rule(plan)
     work, groups = prepare(model, job, plan, islands=islands)
+    frozen = gradient_groups(work.stages, model=model, length=job.sequence_length, islands=islands, trainable=False)
     return Training(
         work=work,
         places=parameter_places(work.stages, model=model),
-        buckets=plan_buckets(work.stages, groups, model=model, rule=shards),
+        buckets=plan_buckets(work.stages, {**groups, **frozen}, model=model, rule=shards),
         rule=rule or AdamW(),
         settings=settings or Settings(),
         counts=_counted(work, length=job.sequence_length),
@@ -172,15 +174,16 @@ def _counted(work: DeviceWork, *, length: int) -> frozenset[tuple[int, int]]:
 def member(device: int, known: Training, *, source: Source) -> Member:
     """A device before its first step."""
     store = ParameterStore(model=known.work.model, source=source, settings=known.settings, precision=known.precision, on=known.on)
-    hold(device, known.places, length=known.length, store=store)
+    hold(device, known.places, tuple(_own(known, device)), length=known.length, store=store)
     own = Member(device=device, store=store, views=views(device, known.buckets, store))
     for bucket in _own(known, device):
         values, sharers = values_of(own.views[bucket.number]), bucket.sharing(device)
-        low, high = sharers.piece(device, bucket.elements, 1)
-        middle = low + (high - low) * known.host // SHARE
-        if middle > low:
-            own.host[bucket.number] = moments(values[low:middle], precision=known.precision, host=True)
-        own.states[bucket.number] = moments(values[middle:high], precision=known.precision)
+        if bucket.trainable:
+            low, high = sharers.piece(device, bucket.elements, 1)
+            middle = low + (high - low) * known.host // SHARE
+            if middle > low:
+                own.host[bucket.number] = moments(values[low:middle], precision=known.precision, host=True)
+            own.states[bucket.number] = moments(values[middle:high], precision=known.precision)
         if sharers.degrees[2] > 1:
             low, high = sharers.piece(device, bucket.elements, 3)
             own.pieces[bucket.number] = values[low:high].clone()
@@ -204,6 +207,7 @@ def step_task(
     """
     device = own.device
     mine = list(_own(known, device))
+    trained = [bucket for bucket in mine if bucket.trainable]
     tell = recorder.tell(device) if recorder is not None else silent
     if own.pieces:
         tell(TaskKind.GATHER, STEP_LEVEL)
@@ -214,7 +218,7 @@ def step_task(
     outcome = yield from device_task(device, known.work, batch=batch, store=own.store, tell=tell, around=around)
     tell(TaskKind.REDUCE, STEP_LEVEL)
     gradients = {}
-    for bucket in mine:
+    for bucket in trained:
         total = around.total.get(bucket.number)
         if total is None:
             gradients[bucket.number] = yield from summed(device, bucket, own.views[bucket.number], precision=known.precision)
@@ -223,7 +227,7 @@ def step_task(
             gradients[bucket.number] = total[narrow[0] - wide[0] : narrow[1] - wide[0]]
     tell(TaskKind.STEP, STEP_LEVEL)
     losses = [loss for key, loss in outcome.losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts]
-    squares = [fine(gradients[b.number]).square().sum(dtype=torch.float64) for b in mine if b.answers(device)]
+    squares = [fine(gradients[b.number]).square().sum(dtype=torch.float64) for b in trained if b.answers(device)]
     sums = torch.stack(
         [
             torch.stack([torch.zeros((), dtype=torch.float64, device=known.on), *(t.double() for t in terms)]).sum()
@@ -235,7 +239,7 @@ def step_task(
     norm = sums[1].sqrt()
     own.steps += 1
     factor = clip_factor(norm, known.rule)
-    for bucket in mine:
+    for bucket in trained:
         yield from _updated(own, bucket, gradients[bucket.number], known=known, factor=factor)
     for boxes in own.store.held.values():
         for held in boxes.values():

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from shardwright.collectives.algorithm import Collective
+from shardwright.model.gradients import runs_backward
 from shardwright.model.ir.operator import AttentionShape, Operator, ScanShape
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.block.sizes import Size
@@ -149,7 +150,7 @@ class Stored:
     Args:
         tied: another block stores it. summed_along: axes beside dp and cp along which devices hold the same elements and compute different
             terms of their gradient. coarse: (runs, axes) of each extent that axes cut: where their degree does not divide the runs (key
-            heads under tp), several devices hold a run. narrow: a recipe of few bits quantises it.
+            heads under tp), several devices hold a run. narrow: a recipe of few bits quantises it. backward: its operator has a backward.
     """
 
     parameter: str
@@ -160,6 +161,7 @@ class Stored:
     summed_along: tuple[str, ...] = ()
     coarse: tuple[tuple[int, tuple[str, ...]], ...] = ()
     narrow: bool = False
+    backward: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,4 +184,4 @@ class BlockProgram:
     @property
     def has_backward(self) -> bool:
         """Some operator has something to do in backward."""
-        return any(operator.name not in self.constant for operator in self.operators)
+        return any(runs_backward(operator, self.constant) for operator in self.operators)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.collectives.algorithm import Collective
-from shardwright.model.gradients import asks_inputs, without_gradient
+from shardwright.model.gradients import asks_inputs, runs_backward, without_gradient
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
@@ -62,7 +62,7 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
         works=tuple(works),
         moves=tuple(moves.values()),
         saved=saved_tensors(block, operators, structure, context),
-        stored=tuple(_stored(o, p, structure) for o in here for p in o.parameters),
+        stored=tuple(_stored(o, p, structure, backward=runs_backward(o, constant)) for o in here for p in o.parameters),
         input_volume=stream_volume(block, structure, context),
         operators=tuple(o for o in block.operators if structure.runs(o) or any(m.operator == o.name for m in moves.values())),
         constant=constant,
@@ -173,7 +173,7 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
     )
 
 
-def _stored(operator: Operator, parameter: Parameter, structure: Placing) -> Stored:
+def _stored(operator: Operator, parameter: Parameter, structure: Placing, *, backward: bool) -> Stored:
     size = Size()
     for extent in parameter.extents:
         size = size * part(extent, operator, structure)
@@ -186,4 +186,5 @@ def _stored(operator: Operator, parameter: Parameter, structure: Placing) -> Sto
         summed_along=structure.summed_along(operator, parameter),
         coarse=tuple((f.runs, f.axes) for f in size.factors if f.axes),
         narrow=is_narrow(operator, parameter),
+        backward=backward,
     )

@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from shardwright.hardware.graph import Units
+from shardwright.model.gradients import runs_backward, without_gradient
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Parameter, ParameterClass
@@ -28,7 +29,9 @@ class HeldParameters:
     Args:
         klass: of the parameters. elements: local. group: devices that sum, sorted; one device = nothing to sum. near: of them those that
             use it in the same operator: states are sharded among them, copies of tied weights in other stages have their own.
-        uses: all uses, of all lanes. trainable: frozen ones have no gradient. layers: layers of the segment with these uses.
+        uses: all uses, of all lanes. trainable: frozen ones have no gradient. backward: some use on the device has a
+            backward, which needs it again.
+        layers: layers of the segment with these uses.
         narrow: a recipe of few bits quantises them. parts: of how many groups that each sum a part of one parameter this is one: those
             of a device that holds more of it than others do.
     """
@@ -40,6 +43,7 @@ class HeldParameters:
     uses: tuple[Use, ...]
     trainable: bool
     layers: int
+    backward: bool = True
     narrow: bool = False
     parts: int = 1
 
@@ -131,6 +135,7 @@ def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Itera
                             uses=one.uses,
                             trainable=how.parameter.trainable,
                             layers=one.layers,
+                            backward=how.backward or any(u.backward and device - base in u.devices for u in sums.uses),
                             narrow=is_narrow(how.operator, how.parameter),
                             parts=len(shares_of_device[key]),
                         )
@@ -289,4 +294,5 @@ def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
 def _use(place: ParameterPlace, turn: int, base: int) -> ParameterUse:
     """A use as `sums_of` takes it."""
     offset, cells = place.stage.base - base, place.segment.cells
-    return ParameterUse(turn=turn, offset=offset, cells=cells, operator=place.operator, parameter=place.parameter)
+    backward = runs_backward(place.operator, without_gradient(place.segment.block))
+    return ParameterUse(turn=turn, offset=offset, cells=cells, operator=place.operator, parameter=place.parameter, backward=backward)

@@ -69,13 +69,18 @@ def _counted(sums: Sums, use: int) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterUse:
-    """A use of a parameter, its lane and run as the number `turn` among the parameter's uses, its stage `offset` devices after the base."""
+    """A use of a parameter, its lane and run as the number `turn` among the parameter's uses, its stage `offset` devices after the base.
+
+    Args:
+        backward: the operator has a backward there.
+    """
 
     turn: int
     offset: int
     cells: StageCells
     operator: Operator
     parameter: Parameter
+    backward: bool
 
     @property
     def devices(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bound_arrays import Costs, Facts, Outer
+from shardwright.cost.bound_arrays import BY_MESH, Costs, Facts, Outer
 from shardwright.cost.bounds import bound_members
 from shardwright.cost.critical_path import path_seconds
 from shardwright.cost.step_costs import StepCosts, step_costs
@@ -130,10 +130,6 @@ def _different(rows: IntArray) -> tuple[IntArray, IntArray]:
 
 
 _BY_LAYER = ("forward", "backward", "selective", "full", "transient")
-_BY_MESH = (
-    *("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "dense", "experts", "spread", "frozen", "copied"),
-    *("gather_copy", "reduce_copy"),
-)
 _OF_LAYER = ("logits", "logits_blocks", "overlap_buffers")
 _OF_MESH = ("shard", "expert_shard", "norm", "passes", "embedding", "communicators", "slowdown", "scales")
 
@@ -150,7 +146,7 @@ def _widened(costs: Costs, layer: IntArray, mesh: IntArray) -> Costs:
 
     return costs._replace(
         **{name: side_by_side(getattr(costs, name), layer) for name in (*_BY_LAYER, "saved")},
-        **{name: side_by_side(getattr(costs, name), mesh) for name in _BY_MESH},
+        **{name: side_by_side(getattr(costs, name), mesh) for name in BY_MESH},
         **{name: getattr(costs, name)[layer[:, 0]] for name in _OF_LAYER},
         **{name: getattr(costs, name)[mesh].min(axis=1) for name in _OF_MESH},
         tied=costs.tied[:, mesh].min(axis=2),

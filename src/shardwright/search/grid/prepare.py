@@ -11,8 +11,15 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bound_arrays import Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
-from shardwright.cost.bytes_per_parameter import host_update_rate, narrow_copies, own_gradient_bytes, shard_bytes, update_bytes
-from shardwright.cost.chunk_layout import ChunkLayout, layout_of
+from shardwright.cost.bytes_per_parameter import (
+    frozen_shard_bytes,
+    host_update_rate,
+    narrow_copies,
+    own_gradient_bytes,
+    shard_bytes,
+    update_bytes,
+)
+from shardwright.cost.chunk_layout import ChunkLayout, is_unit, layout_of
 from shardwright.cost.columns import LayerTable, layer_table, tensor_groups_inside
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.degree_rows import Rows
@@ -173,7 +180,10 @@ def _mesh_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
     return Rows(columns=columns), legal_shards(Rows(columns=columns), np.tile(np.array(shards, dtype=np.int64), len(rows)))
 
 
-_SUMS = ("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "dense", "experts", "spread", "frozen", "shard", "expert_shard")
+_SUMS: Final = (
+    *("gather", "reduce", "all_reduce", "fetch", "refetch", "scatter", "apart", "dense", "experts", "spread", "shard", "expert_shard"),
+    *("frozen", "frozen_dense", "frozen_experts", "regathered"),
+)
 
 
 def costs_of(problem: Problem, prepared: Prepared) -> Costs:
@@ -185,6 +195,7 @@ def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
     """Tables as the B0 kernel reads them."""
     total = layers.seconds.sum(axis=2)
     layer = np.array([b.is_layer for b in problem.model.blocks])
+    unit = np.array([is_unit(b) for b in problem.model.blocks])[:, None]
     # Modules that predict further tokens have cores too, and are no layers: a policy leaves them.
     saved = layers.saved_bytes.copy()
     saved[:, 1] = np.where(layer[:, None], saved[:, 1], saved[:, 0])
@@ -198,6 +209,8 @@ def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
         border=_floats(np.concatenate([np.minimum.accumulate(layers.border[::-1], axis=0)[::-1], layers.border]).T),
         logits=_floats(layers.logits_bytes),
         **{name: _floats(getattr(meshes.sync, name)) for name in _SUMS},
+        unit=_floats(meshes.sync.gathered * unit),
+        root=_floats(meshes.sync.gathered * ~unit),
         norm=_floats(meshes.norm_s),
         tied=_floats(np.stack([meshes.sync.tied_all_reduce, meshes.sync.tied_reduce])),
         passes=_floats(meshes.gradient_bytes),
@@ -209,6 +222,7 @@ def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
         slowdown=_floats(meshes.slowdown),
         scales=_floats(meshes.scales_s),
         gather_copy=_floats(meshes.gather_copy_s),
+        regather_copy=_floats(meshes.regather_copy_s),
         reduce_copy=_floats(meshes.reduce_copy_s),
     )
 
@@ -262,6 +276,7 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         # As if all parameters were as narrow as those of products: no more than what any mixture holds.
         parameter_bytes=job.parameter.bits / 8 + min(narrow_copies(problem), 0.0),
         shard_bytes=shard_bytes(problem),
+        frozen_shard_bytes=frozen_shard_bytes(problem),
         gradient_bytes=runtime.gradient_dtype.bits / 8,
         own_gradient_bytes=float(own_gradient_bytes(problem)),
         state_bytes=float(problem.optimizer.state_bytes),

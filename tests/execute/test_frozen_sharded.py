@@ -1,0 +1,192 @@
+"""ZeRO-3 of frozen parameters: adapters on a sharded base and a sharded teacher train like the unsplit models, and send what is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from math import prod
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from shardwright.cost.gradient_sums import shard_rule, sync_of
+from shardwright.execute.training.train import Member, Training
+from shardwright.execute.transport.record import Trace
+from shardwright.hardware.expression import parse_cluster
+from shardwright.model.ir.graph import Model
+from shardwright.model.taught import taught
+from shardwright.model.trained import trained
+from shardwright.program.problem import Problem
+from shardwright.program.stages.holdings import held_by_families
+from shardwright.runtime.registry import load_runtime
+from shardwright.simulator.simulate import simulate_plan, summings_of
+from shardwright.simulator.traffic import plan_traffic
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.grid_notation import parse_grid
+from tests.execute.kept import with_lines
+from tests.execute.small_plans import PLANS, Small, run_here, tied
+from tests.execute.trained import train
+from tests.strategy.zoo_models import dense, sparse
+
+EACH = "zero all: all/all/all gather=use reduce=microbatch\n"
+ONE = "lane main samples 8 in 2\n  stages {stage} on 0\n    {split}\norder 1f1b(main)\n"
+OWN, BESIDE = "embed+2+head", "teacher_embed+teacher_layers:3+embed+2+head"
+
+
+@lru_cache(maxsize=8)
+def adapted(text: str = "lora:r4") -> Model:
+    return trained(dense(layers=2), text)
+
+
+@lru_cache(maxsize=2)
+def adapted_and_tied() -> Model:
+    return trained(tied(), "lora:r4")
+
+
+@lru_cache(maxsize=2)
+def beside() -> Model:
+    return taught(trained(dense(layers=2), "lora:r4:attn"), dense(layers=3))
+
+
+@lru_cache(maxsize=2)
+def adapted_experts() -> Model:
+    return trained(sparse(dense_layers=1, layers=1), "lora:r4:attn,mlp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfGrid(Small):
+    """A plan that is a grid's."""
+
+    grid: str
+
+    @property
+    def plan(self) -> Plan:
+        return plan_of(parse_grid(self.grid), model=self.model, global_batch=self.batch)
+
+
+def one(split: str, stage: str = OWN) -> str:
+    return ONE.format(stage=stage, split=split.replace("; ", "\n    "))
+
+
+CASES: dict[str, Small] = {
+    "adapters": Small(body=one("all = b4"), whole=adapted, zero=EACH),
+    "two ranks": Small(body=one("all = b2"), devices=2, whole=adapted, zero=EACH),
+    "hybrid": Small(body=one("all = b4"), whole=adapted, zero="zero all: 4/2/2 gather=use reduce=microbatch\n"),
+    "base alone": Small(body=one("all = b2 t2; stream = b2 s2"), whole=adapted, zero="zero base: 1/1/all gather=use\nzero lora: all/1/1\n"),
+    "made again": with_lines(Small(body=one("all = b4"), whole=adapted, zero=EACH), "recompute 0-1: full"),
+    "once a step": Small(body=one("all = b4"), whole=adapted, zero="zero all: all/all/all\n"),
+    "no embedding": Small(body=one("all = b4"), whole=partial(adapted, "frozen:embed,attn"), zero=EACH),
+    "teacher": Small(body=one("all = b4", BESIDE), whole=beside, zero=EACH),
+    "teacher in a pipeline": OfGrid(body="", grid="pp2 dp2 mbs2 zero3", whole=beside),
+    "adapters and tensors": OfGrid(body="", grid="tp2 sp dp2 mbs2 zero3", whole=adapted),
+    "replicas": OfGrid(body="", grid="dp4 mbs1 zero3 shard2", whole=adapted),
+    "two lanes": replace(PLANS["two lanes"], whole=adapted, zero=EACH),
+    "tied": replace(PLANS["tied"], whole=adapted_and_tied, zero=EACH),
+    "experts": replace(PLANS["experts"], whole=adapted_experts, zero=EACH),
+}
+"""The last three are general plans: lanes cut unlike each other, stages that share a weight, experts in trees of their own."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_are_those_of_one_device_and_nothing_frozen_changes(name: str) -> None:
+    small = CASES[name]
+    reports, members = run_here(small, small.known(), steps=2)
+    alone, _ = run_here(small, small.alone(), steps=2)
+    assert [r.loss for r in reports] == pytest.approx([r.loss for r in alone], rel=1e-9)
+    assert [r.norm for r in reports] == pytest.approx([r.norm for r in alone], rel=1e-9)
+    first = small.members(small.known())
+    for device, own in members.items():
+        for bucket in (b for b in small.known().buckets if not b.trainable and device in b.devices):
+            assert torch.equal(own.pieces[bucket.number], first[device].pieces[bucket.number])
+            assert bucket.number not in own.states
+
+
+def frozen_elements(model: Model) -> int:
+    """Of all parameters without a gradient that are stored, one by one."""
+    return sum(
+        run.count * prod(e.size for e in p.extents)
+        for run in model.runs
+        for o in model.blocks[run.block].operators
+        for p in o.parameters
+        if not p.trainable and not p.tied_to
+    )
+
+
+@pytest.mark.parametrize("name", ["adapters", "two ranks", "hybrid", "no embedding", "teacher"])
+def test_devices_hold_their_part_of_what_is_frozen(name: str) -> None:
+    small = CASES[name]
+    known = small.known()
+    ways = 2 if name in ("hybrid", "two ranks") else 4
+    for own in small.members(known).values():
+        frozen = [b for b in known.buckets if not b.trainable]
+        pieces = sum(own.pieces[b.number].numel() for b in frozen)
+        whole = frozen_elements(small.model)
+        assert whole / ways <= pieces < whole / ways + len(frozen)
+        assert all(h.value.numel() == 0 for boxes in own.store.held.values() for h in boxes.values())
+
+
+def traced(small: Small) -> tuple[Training, dict[int, Member], Trace]:
+    known, trace = small.known(), Trace()
+    members = small.members(known)
+    train(members, known, [small.batches(0)], trace=trace)
+    return known, members, trace
+
+
+def test_what_has_no_backward_is_gathered_once_and_all_else_twice() -> None:
+    """Of a microbatch: the teacher, and a frozen embedding, for the forward alone."""
+    for name in ("teacher", "adapters", "no embedding", "made again"):
+        small = CASES[name]
+        known, _, trace = traced(small)
+        found = Counter(r.key[1] for r in trace.records if r.device == 0 and isinstance(r.key, tuple) and r.key[0] == "use")
+        microbatches = small.plan.lanes[0].microbatches
+        for bucket in known.buckets:
+            blocks = {small.model.blocks[small.model.runs[key[0]].block] for key, _ in bucket.boxes}
+            (block,) = blocks
+            alone = block.is_teachers or all(key[3].startswith("teacher.") for key, _ in bucket.boxes)
+            ends = not bucket.trainable and block.name == "embed"
+            assert found[bucket.number] == microbatches * (1 if alone or ends else 2), (name, block.name, bucket.boxes)
+
+
+@pytest.mark.parametrize("name", ["adapters", "two ranks", "replicas", "no embedding", "teacher", "made again"])
+def test_bytes_on_the_links_are_those_of_the_program(name: str) -> None:
+    """Rings of n send (n - 1) / n of what a gather or a reduction is of."""
+    small = CASES[name]
+    problem, runtime = asked(small), load_runtime("torchtitan")
+    assert runtime.reduce_every_microbatch
+    simulated = simulate_plan(problem, small.plan)
+    _, _, trace = traced(small)
+    wire = (runtime.gradient_wire or runtime.gradient_dtype).bits // 8
+    bytes_of = {"use": 2, "scatter": wire, "across": 2 * wire}
+    for number, traffic in enumerate(plan_traffic(problem, simulated)):
+        device = simulated.program.classes[number].devices[0]
+        sent = 0.0
+        for record in (r for r in trace.records if r.device == device and isinstance(r.key, tuple) and r.key[0] in bytes_of):
+            n = len(record.group)
+            sent += record.elements * bytes_of[record.key[0]] * (n - 1) / n
+        assert sum(sum(t.sent[:1]) for t in traffic if t.part == "sharding") == pytest.approx(sent, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["base alone", "adapters and tensors", "replicas", "teacher in a pipeline", "experts", "hybrid"])
+def test_elements_that_are_gathered_are_those_that_are_priced(name: str) -> None:
+    small = CASES[name]
+    problem, rule = asked(small), shard_rule(small.plan)
+    program = simulate_plan(problem, small.plan).program
+    holdings = held_by_families(program.stages, summings_of(problem, program.stages))
+    _, _, trace = traced(small)
+    for device in (one.devices[0] for one in program.classes):
+        wanted = 0
+        for stage in (s for lane in program.stages for s in lane if (s.lane, s.chunk, 0, device) in holdings):
+            held = [holdings.get((stage.lane, stage.chunk, n, device), ()) for n in range(len(stage.segments))]
+            sync = sync_of(problem, held, device=device, segments=stage.segments, rule=rule)
+            runs = small.plan.lanes[stage.lane].microbatches
+            wanted += sum(runs * s.count * int(g + r) for s, (g,), (r,) in zip(stage.segments, sync.gathered, sync.regathered, strict=True))
+        found = (r.elements for r in trace.records if r.device == device and isinstance(r.key, tuple) and r.key[0] == "use")
+        assert sum(found) == wanted > 0
+
+
+def asked(small: Small) -> Problem:
+    cluster = parse_cluster(f"h100-sxm:{small.devices}")
+    return Problem(model=small.model, cluster=cluster, job=small.job, runtime=load_runtime("torchtitan"))
