@@ -1,16 +1,64 @@
-"""Searches for plans of models of which only a part is trained: the certificate holds, and the answer says what is saved."""
+"""Searches for plans of models of which only a part is trained: answers equal brute force, certificates hold, memory is saved."""
 
 from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from shardwright.api.grids import check, plan
+from shardwright.errors import InfeasibleError
+from shardwright.model.trained import trained
+from shardwright.program.legal import facts_of
+from shardwright.search.grid.find import find
+from shardwright.search.grid.space import exhaustive_space, standard_space
 from shardwright.search.request import Request
+from tests.search.brute import count, judge
+from tests.search.problems import Case, runtime_called, small_problem, thinned
+from tests.search.test_optimal import TOP, assert_bounds_hold, assert_certified
+from tests.tiers import many, numbers
+
+PARTS = ("lora:r4", "lora:r8:attn", "frozen:embed", "frozen:attn", "lora:r2 frozen:embed,head")
 
 
-@pytest.mark.parametrize("train", ["lora:r16", "frozen:mlp,embed"])
-def test_the_certificate_of_a_partly_trained_model_holds(train: str) -> None:
-    request = Request(model="llama-3.2-1b", cluster="h100-sxm:4", seq_len=4096, global_batch=16, train=train, top=1)
+def partly_case(seed: int) -> Case:
+    """A small random problem of which some part is trained; half of them under a framework that gathers parameters."""
+    generator = random.Random(seed)
+    problem = small_problem(generator)
+    runtime = generator.choice((problem.runtime, runtime_called("torchtitan")))
+    problem = replace(problem, model=trained(problem.model, generator.choice(PARTS)), runtime=runtime)
+    facts = facts_of(problem)
+    whole = generator.choice((standard_space, exhaustive_space))(problem, facts)
+    return Case(problem=problem, facts=facts, space=thinned(whole, generator, most=many(1500, 3000)))
+
+
+def test_answers_equal_brute_force() -> None:
+    seen: Counter[str] = Counter()
+    for seed in numbers(10, 100):
+        case = partly_case(seed)
+        counted = count(case.problem, case.space, case.facts)
+        known = dict(zip(counted.grids, judge(case.problem, counted.grids.values()), strict=True))
+        needs = sorted(j.need for j in known.values())
+        capacity = needs[len(needs) // 2] if needs else 10**9
+        fits = sorted(j.step_s for j in known.values() if j.need <= capacity)
+        assert_bounds_hold(case, known, capacity)
+        seen.update(members=len(known), gathered=sum(g.zero == 3 for g in known), piped=sum(g.pp > 1 for g in known))
+        try:
+            answer = find(case.problem, case.space, case.facts, capacity=capacity, top=TOP)
+        except InfeasibleError:
+            assert not fits
+        else:
+            assert_certified(answer, counted, fits, idle=case.space.fewest > 0)
+    assert min(seen.values()) > 20, seen
+
+
+@pytest.mark.parametrize(
+    ("train", "runtime"), [("lora:r16", "megatron-core"), ("lora:r16", "torchtitan"), ("frozen:mlp,embed", "megatron-core")]
+)
+def test_the_certificate_of_a_partly_trained_model_holds(train: str, runtime: str) -> None:
+    request = Request(model="llama-3.2-1b", cluster="h100-sxm:4", seq_len=4096, global_batch=16, train=train, runtime=runtime, top=1)
     answer = plan(request)
     assert answer.certificate.optimal
     assert answer.request is not None
@@ -18,3 +66,13 @@ def test_the_certificate_of_a_partly_trained_model_holds(train: str) -> None:
     found = answer.prediction
     assert found.model.trainable < found.model.parameters
     assert found.full_bytes > found.reserved_bytes
+
+
+def test_a_base_that_no_device_holds_whole_is_planned() -> None:
+    """70 GB of weights on eight devices of 40 GB that have no fast link to cut tensors over: each holds an eighth."""
+    request = Request(
+        model="llama-3.1-70b", cluster="a100-sxm-40gb:8", seq_len=2048, global_batch=64, train="lora:r16", runtime="torchtitan", top=1
+    )
+    answer = plan(replace(request, pins=(("pp", ("1",)), ("tp", ("1",)), ("cp", ("1",)))))
+    assert answer.grid.zero == 3
+    assert answer.certificate.optimal

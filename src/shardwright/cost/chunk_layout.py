@@ -14,6 +14,7 @@ from shardwright.model.gradients import has_backward
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorClass
+from shardwright.model.ir.tensor import TABLES
 from shardwright.program.same import Same
 from shardwright.program.stages.chunks import Content, chunk_contents
 
@@ -21,6 +22,11 @@ from shardwright.program.stages.chunks import Content, chunk_contents
 def has_head(block: Block) -> bool:
     """The block computes logits."""
     return any(o.klass is OperatorClass.HEAD for o in block.operators)
+
+
+def has_table(block: Block) -> bool:
+    """The block has a trained table of words, whose gradient is a temporary of its own."""
+    return any(p.klass in TABLES and p.trainable for o in block.operators for p in o.parameters)
 
 
 def has_trained(block: Block) -> bool:
@@ -34,7 +40,7 @@ class ChunkLayout:
 
     Args:
         contents: blocks of each chunk in order. counts: (c, b). layer, unit, end, head: (b,) which blocks are layers, are gathered by
-            themselves under ZeRO-3 (see `is_unit`), are the model's own embedding or head, compute logits.
+            themselves under ZeRO-3 (see `is_unit`), are a trained embedding or head, compute logits.
         first: (c,) the first block of each chunk. turned, reduced: see `turned_at`, `reduced_last`. by_rank: (r, b) blocks of each rank.
         pp, vpp: ranks, and chunks a rank.
     """
@@ -107,7 +113,7 @@ def _layout_of(known: Same[Model], pp: int, vpp: int, first: int, last: int, lay
         counts=counts,
         layer=np.array([b.is_layer for b in model.blocks]),
         unit=np.array([is_unit(b) for b in model.blocks]),
-        end=np.array([b.is_end for b in model.blocks]),
+        end=np.array([has_table(b) for b in model.blocks]),
         head=np.array([has_head(b) for b in model.blocks]),
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
         turned=turned_at(model, contents),

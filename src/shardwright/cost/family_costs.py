@@ -13,7 +13,7 @@ from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.block_table import BlockTable
 from shardwright.cost.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.chunk_layout import ChunkLayout, has_head, has_trained, is_unit
+from shardwright.cost.chunk_layout import ChunkLayout, has_head, has_table, has_trained, is_unit
 from shardwright.cost.columns import OF_BLOCKS, LayerTable
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.device_blocks import WIDTHS, block_on_device, parts_along, product_class
@@ -161,7 +161,7 @@ def _compose(
         counts=counts,
         layer=np.array([p.segment.block.is_layer for p in here], dtype=np.bool_),
         unit=np.array([is_unit(p.segment.block) for p in here], dtype=np.bool_),
-        end=np.array([p.segment.block.is_end for p in here], dtype=np.bool_),
+        end=np.array([has_table(p.segment.block) for p in here], dtype=np.bool_),
         head=np.array([has_head(p.segment.block) for p in here], dtype=np.bool_),
         first=np.zeros(1, dtype=np.int64),
         turned=np.array(

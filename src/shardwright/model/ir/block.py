@@ -57,11 +57,6 @@ class Block:
         return not _WORDS.isdisjoint([o.klass for o in self.operators])
 
     @property
-    def is_end(self) -> bool:
-        """It is the model's own embedding or head."""
-        return self.has_words and not self.is_teachers
-
-    @property
     def is_layer(self) -> bool:
         """A pipeline spreads it and recompute applies to it: it is no embedding, no head and not a teacher's."""
         return not self.has_words and not self.is_teachers
