@@ -16,6 +16,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.taught import taught
 from shardwright.model.trained import trained
 from shardwright.program.problem import Problem
+from shardwright.program.program import class_numbers
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.members import member_grid
 from shardwright.simulator.simulate import simulate_grid
@@ -23,6 +24,8 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts
 from tests.program.small import is_legal
 from tests.simulator.test_bounds import SPARSE, around, assert_priced_alike, drawn, is_aligned
+from tests.simulator.test_folding import both, finishes
+from tests.simulator.test_plans import assert_folds
 from tests.strategies import dense_model
 from tests.tiers import many, seeds
 
@@ -70,6 +73,22 @@ def test_each_tier_bounds_the_next(block: int) -> None:
     assert seen["members"] >= 3 * EACH
     assert seen["tight"] > seen["members"] // 2
     assert min(seen.values()) > EACH // 4, seen
+
+
+@pytest.mark.parametrize("block", seeds(1, 12))
+def test_folded_equals_unfolded(block: int) -> None:
+    """Every device alone finishes every task when its class does, and holds as much."""
+    draw, gathered = random.Random(900 + block), 0
+    for _ in range(EACH // 2):
+        problem, grid = drawn_partly(draw)
+        folded, every = both(problem, grid)
+        assert_folds(problem, folded, every)
+        number = class_numbers(every.program.classes)
+        for klass, one in enumerate(folded.program.classes):
+            for device in one.devices:
+                assert finishes(every, int(number[device])) == finishes(folded, klass), (grid, klass, device)
+        gathered += grid.zero == 3
+    assert gathered > EACH // 8
 
 
 def test_columns_price_chunks_as_the_plan_does() -> None:
