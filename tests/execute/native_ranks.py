@@ -18,6 +18,7 @@ from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.train import StepReport
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
+from shardwright.model.trained import trained
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.plan.order import Table
 from tests.execute.small_plans import DENSE2, DENSE4, PLANS, RULE, SPARSE, Small, tied
@@ -37,6 +38,11 @@ def learned_positions() -> Model:
     """LayerNorm, a table of positions and biases everywhere, tied."""
     sizes = {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 16, "vocab_size": 64, "layer_norm_epsilon": 1e-5}
     return model_from_config({**sizes, "architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"}, name="positions")
+
+
+def partly() -> Model:
+    """The embedding and attention are frozen."""
+    return trained(DENSE2(), "frozen:embed,attn")
 
 
 RANKS = 4
@@ -89,6 +95,7 @@ CASES: dict[str, Case] = {
     "experts under zero-3": Case(grid=Grid(dp=4, zero=3), whole=SPARSE),
     "experts under zb-h1": Case(grid=Grid(pp=2, dp=2, schedule="zb-h1"), whole=SPARSE),
     "tied": Case(grid=Grid(dp=4, zero=3), whole=tied),
+    "frozen under zero-3": Case(grid=Grid(dp=4, zero=3), whole=partly),
 }
 """By name; of each the single process is `Small.alone`."""
 COVERED = {

@@ -36,6 +36,7 @@ SOME = (
     "found order",
     "recomputed early",
     "hybrid zero-3",
+    "adapters zero-3",
     "two lanes",
     "unequal lanes",
     "unlike kinds",

@@ -17,6 +17,7 @@ from shardwright.execute.training.train import Member, StepReport, Training, mem
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
+from shardwright.model.trained import trained
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parser import parse_plan
 from tests.execute.small_models import small_model
@@ -32,6 +33,11 @@ def tied() -> Model:
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 64}
     config = {"architectures": ["LlamaForCausalLM"], **sizes, "num_hidden_layers": 2, "tie_word_embeddings": True, "rms_norm_eps": 1e-5}
     return model_from_config({**config, "max_position_embeddings": 64}, name="tied")
+
+
+def adapted() -> Model:
+    """Two layers, of which adapters alone are trained."""
+    return trained(dense(layers=2), "lora:r4")
 
 
 DENSE2, DENSE4 = partial(dense, layers=2), partial(dense, layers=4)
@@ -230,6 +236,9 @@ PLANS: dict[str, Small] = {
     "found order": Small(body=FOUND, whole=DENSE4),
     "recomputed early": Small(body=RECOMPUTED, devices=2, batch=4),
     "zero-1": Small(body=_one("all = b4"), zero="zero all: all/1/1\n"),
+    "adapters zero-3": Small(
+        body=_one("all = b2 t2; stream = b2 s2"), whole=adapted, zero="zero all: all/all/all gather=use reduce=microbatch\n"
+    ),
     "zero-2": Small(body=_one("all = b2 t2; stream = b2 s2"), zero="zero all: all/all/1\n"),
     "zero-3": Small(body=_one("all = b4"), zero="zero all: all/all/all gather=use reduce=microbatch\n"),
     "hybrid zero-3": Small(body=_one("all = b4"), zero="zero all: 4/2/2\n"),

@@ -155,6 +155,15 @@ def test_what_the_runtime_of_a_row_cannot_run_is_told() -> None:
     assert any("megatron-core-0.12 has no zero3 with pp above 1, and runs here all the same" in line for line in unnamed.assumptions)
 
 
+def test_adapters_on_a_sharded_base_are_predicted() -> None:
+    """Under FSDP the frozen base is cut too: less memory than where each device has it whole, and a longer step by its gathers."""
+    cells = {"train": "lora:r16", "runtime": "torchtitan", "tp": "1", "gpu_count": "8"}
+    cut, whole = (case(**cells, zero_stage_or_fsdp=said) for said in ("FSDP", "ZeRO-2"))
+    assert (cut.grid.zero, whole.grid.zero) == (3, 2)
+    less, more = (predict_case(one) for one in (cut, whole))
+    assert less.step_time_s > more.step_time_s
+
+
 def test_a_cluster_of_several_kinds(tmp_path: Path) -> None:
     """Its nodes count in the order of the expression, as they do on the command line; each device at its own rate."""
     cells = {"gpu": "mixed", "gpu_count": "16", "tp": "1", "zero_stage_or_fsdp": "ZeRO-1"}
