@@ -6,12 +6,15 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import prod
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from shardwright.cost.gradient_sums import shard_rule, sync_of
+from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.state.checkpoint import begin, finish, read, resumed, write_device
 from shardwright.execute.training.train import Member, Training
 from shardwright.execute.transport.record import Trace
 from shardwright.hardware.expression import parse_cluster
@@ -185,6 +188,20 @@ def test_elements_that_are_gathered_are_those_that_are_priced(name: str) -> None
             wanted += sum(runs * s.count * int(g + r) for s, (g,), (r,) in zip(stage.segments, sync.gathered, sync.regathered, strict=True))
         found = (r.elements for r in trace.records if r.device == device and isinstance(r.key, tuple) and r.key[0] == "use")
         assert sum(found) == wanted > 0
+
+
+@pytest.mark.parametrize("onto", ["replicas", "base alone"])
+def test_a_checkpoint_has_what_is_trained_and_any_plan_resumes_it(tmp_path: Path, onto: str) -> None:
+    small, other = CASES["adapters"], CASES[onto]
+    known, then = small.known(), other.known()
+    members = small.members(known)
+    train(members, known, [small.batches(0)])
+    folder = begin(tmp_path, 1)
+    saved = read(finish(folder, [write_device(m, known, folder) for m in members.values()], known, step=1), model=small.model)
+    assert {key for key in saved.shapes if "lora" not in key[3]} == set()
+    resumed_members = {d: resumed(d, then, saved, source=seeded(small.model, seed=0)) for d in then.devices}
+    found, wanted = (train(m, k, [small.batches(1)])[0] for m, k in ((resumed_members, then), (members, known)))
+    assert (found.loss, found.norm) == pytest.approx((wanted.loss, wanted.norm), rel=1e-9)
 
 
 def asked(small: Small) -> Problem:

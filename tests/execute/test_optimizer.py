@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.cost.gradient_sums import cuts_of, in_buckets, shard_rule
+from shardwright.cost.gradient_sums import cuts_of, frozen_cuts_of, in_buckets, shard_rule
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.precision import uniform
 from shardwright.execute.shares.parameters import seeded
@@ -106,16 +106,19 @@ def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
     known = small.known()
     holdings = plan_holdings(known.work.stages, model=small.model, length=small.job.sequence_length, islands=None)
     for device in known.devices:
-        cuts = cuts_of(shared(holdings, device), rule=shard_rule(small.plan))
+        held, rule = shared(holdings, device), shard_rule(small.plan)
+        cuts, frozen = cuts_of(held, rule=rule), frozen_cuts_of(held, rule=rule)
         expected = [sum(cut.held(level) for cut in cuts) for level in (1, 2, 3)]
         own = member(device, known, source=seeded(small.model, seed=0))
-        buckets = [b for b in known.buckets if device in b.devices]
+        buckets = [b for b in known.buckets if device in b.devices and b.trainable]
         gradients = [b.sharing(device).piece(device, b.elements, 2) for b in buckets]
         unsharded = sum(b.elements for b in buckets if b.number not in own.pieces)
         assert sum(s.first.numel() for s in own.states.values()) == expected[0]
         assert sum(s.second.numel() for s in own.states.values()) == expected[0]
         assert sum(high - low for low, high in gradients) == expected[1]
-        assert sum(piece.numel() for piece in own.pieces.values()) + unsharded == expected[2]
+        assert sum(own.pieces[b.number].numel() for b in buckets if b.number in own.pieces) + unsharded == expected[2]
+        cut = sum(own.pieces[b.number].numel() for b in known.buckets if device in b.devices and not b.trainable)
+        assert cut == sum(one.held(3) for one in frozen if one.parameter > 1)
 
 
 def test_unequal_duplicates_share_states_with_those_who_sum() -> None:
