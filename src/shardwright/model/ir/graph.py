@@ -82,11 +82,6 @@ class Model:
         return sum(count for count, block in counts if block.is_teachers and not block.has_words)
 
     @property
-    def is_partly_trained(self) -> bool:
-        """Some of its weights are frozen: its own, or a teacher's."""
-        return self.base is not None or self.teacher_layers > 0
-
-    @property
     def num_parameters(self) -> int:
         """Elements of all stored parameters (tied ones once, every expert counted)."""
         return sum(self.blocks[run.block].num_parameters * run.count for run in self.runs)
