@@ -7,11 +7,14 @@ from math import prod
 
 import pytest
 
-from shardwright.cost.gradient_sums import across, in_buckets
+from shardwright.cost.gradient_sums import across, in_buckets, shard_rule
 from shardwright.hardware.graph import regular
+from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.stages.holdings import Holdings, plan_holdings
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.plan.plan import Cadence
+from shardwright.strategy.text.parser import parse_plan
 from tests.program.small import cluster_of, problem_of
 from tests.strategies import dense_model
 from tests.tiers import in_both, many, random_of
@@ -82,3 +85,12 @@ def test_without_copies_all_stays() -> None:
     holdings, layers = holdings_of(Grid(dp=4))
     held = [holdings[0, 0, segment, 0] for segment in range(3)]
     assert in_buckets(held, layers=(1, layers, 1)) == (held, [])
+
+
+def test_a_cut_base_says_the_stage_and_its_adapters_where_states_are() -> None:
+    """A frozen base has nothing but its last degree; what is trained beside it has the optimizer's states."""
+    text = "zero base: 1/1/all gather=use\nzero lora: all/1/1 host=opt:50 reduce=microbatch\n"
+    body = "lane main samples 8 in 2\n  stages embed+2+head on 0\n    all = b4\norder 1f1b(main)\n"
+    rule = shard_rule(parse_plan(f"plan small devices 4\n{text}{body}"))
+    assert (rule.zero, rule.offload, rule.gather, rule.reduce) == (3, 50, Cadence.USE, Cadence.MICROBATCH)
+    assert (rule.degrees[ParameterClass.BASE], rule.degrees[ParameterClass.LORA]) == ((1, 1, 0), (0, 1, 1))

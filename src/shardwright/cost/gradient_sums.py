@@ -69,8 +69,10 @@ def shard_rule(plan: Plan) -> ShardRule:
     degrees = {k: (r.optimizer, r.gradient, r.parameter) for k in ParameterClass if (r := last(k.value)) is not None}
     of_dense = (dense.optimizer, dense.gradient, dense.parameter)
     zero = next((level for level, wanted in zip((3, 2, 1), reversed(of_dense), strict=True) if wanted != 1), 0)
-    offload = dict(dense.host).get(State.OPTIMIZER, 0)
-    return ShardRule(zero=zero, degrees=degrees, offload=offload, gather=dense.gather, reduce=dense.reduce)
+    # A base has no gradients and no states: where all that was dense became one, the rule of the adapters says about theirs.
+    of_states = last(ParameterClass.DENSE.value) or last(*(k.value for k in ParameterClass if k is not ParameterClass.BASE)) or dense
+    offload = dict(of_states.host).get(State.OPTIMIZER, 0)
+    return ShardRule(zero=zero, degrees=degrees, offload=offload, gather=dense.gather, reduce=of_states.reduce)
 
 
 def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int = 1) -> int:
