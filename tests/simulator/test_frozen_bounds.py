@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
+from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import step_costs
 from shardwright.model.ir.graph import Model
@@ -18,6 +18,7 @@ from shardwright.model.trained import trained
 from shardwright.program.problem import Problem
 from shardwright.program.program import class_numbers
 from shardwright.search.grid.bounded import bound_space
+from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import member_grid
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
@@ -63,7 +64,7 @@ def test_each_tier_bounds_the_next(block: int) -> None:
         for place in draw.sample(range(bounded.members.num_members), min(4, bounded.members.num_members)):
             member = member_grid(bounded.members, place)
             costs = step_costs(problem, member, bounded.prepared.priced(place))
-            path, simulated = path_seconds(problem, member, costs), simulate_grid(problem, member)
+            path, simulated = member_path(problem, bounded.prepared, place, member, costs), simulate_grid(problem, member)
             where = f"{problem.runtime.name} {problem.model.name} {member}"
             assert 0.0 < bounded.seconds[place] <= path <= simulated.step_time_s, where
             need = reserved_bytes(problem, order_table(member, microbatches=microbatches_of(problem, member)), costs)
