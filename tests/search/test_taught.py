@@ -10,11 +10,11 @@ import pytest
 
 from shardwright.api.grids import check, plan
 from shardwright.api.joint import plan_joint
-from shardwright.api.mixed import plan_mixed
 from shardwright.api.simulations import simulate
 from shardwright.errors import InfeasibleError, ShardwrightError, StrategyError, UsageError
 from shardwright.model.taught import taught
 from shardwright.program.legal import facts_of
+from shardwright.search import request
 from shardwright.search.grid.find import find
 from shardwright.search.grid.space import exhaustive_space, standard_space
 from shardwright.search.request import Request
@@ -98,11 +98,10 @@ def test_several_chunks_beside_a_teacher_are_refused() -> None:
         simulate(ASKED, strategy="dp4 pp2 vpp2 mbs1 schedule=interleaved-1f1b")
 
 
-def test_spaces_of_general_plans_are_refused() -> None:
-    for search, cluster in ((plan_joint, "h100-sxm:8"), (plan_mixed, "h100-sxm:8+a100-sxm-80gb:8")):
-        with pytest.raises(UsageError, match="yet") as caught:
-            search(replace(ASKED, cluster=cluster))
-        assert caught.value.hint
+def test_joint_searches_beside_a_teacher_are_refused() -> None:
+    with pytest.raises(UsageError, match="yet") as caught:
+        plan_joint(replace(ASKED, top=request.TOP))
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(("teacher", "said"), [("gpt3-175b", "words"), ("qwen3-vl-8b", "reads image"), ("no-such", "no-such")])
