@@ -16,6 +16,7 @@ from shardwright.hardware.overrides import effective_memory
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.grid.find import find
+from shardwright.search.grid.space import Space
 from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointAnswer, find_joint
 from shardwright.search.joint.write import short_text
 from shardwright.search.request import Request
@@ -46,10 +47,15 @@ CASES = (
 )
 
 
+def _space(problem: Problem, request: Request) -> Space:
+    """The grids under the options of the runtime as it is, which joint plans have: `api.plan_joint` takes them so."""
+    return replace(space_of(request, problem, facts_of(problem)), options=())
+
+
 def _grid(problem: Problem, request: Request) -> Answer | None:
     facts = facts_of(problem)
     try:
-        return find(problem, space_of(request, problem, facts), facts, capacity=effective_memory(problem.cluster), top=1)
+        return find(problem, _space(problem, request), facts, capacity=effective_memory(problem.cluster), top=1)
     except (InfeasibleError, StrategyError, UsageError):
         return None
 
@@ -76,7 +82,7 @@ def _rows(case: Case) -> Iterator[str]:
     """A row with named orders and one with found ones."""
     problem = problem_of(case.request)
     facts, capacity = facts_of(problem), effective_memory(problem.cluster)
-    space = space_of(case.request, problem, facts)
+    space = _space(problem, case.request)
     find_joint(problem, space, facts, capacity=capacity, tolerance=0.5)  # loads compiled kernels
     ends = best_with_ends(problem, case.request)
     for orders in (NAMED_ORDERS, FOUND_ORDERS):
