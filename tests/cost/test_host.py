@@ -210,7 +210,7 @@ def test_rebuilt_latents_trade_memory_for_time() -> None:
         (("26.04 ", "LLAMA3_70B", "H100"), "megatron-bridge"),
         (("EP overlap off", "Qwen3-30B"), "megatron-bridge dispatcher=hybridep router_fusion=on graphs=router recompute_mla=on"),
         (
-            ("26.04 ", "Nemotron_3_Super", "B200", "MXFP8"),
+            ("26.04.01", "Nemotron_3_Super L288"),
             "megatron-bridge fp8=mx dispatcher=hybridep recompute_norms=on recompute_moe_act=on",
         ),
         (("25.11", "DGX-B200 L582"), "megatron-bridge fp8=mx dispatcher=alltoall router_fusion=on graphs=router recompute_mla=on"),
