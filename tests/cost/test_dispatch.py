@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.members import span_of_devices
 from shardwright.cost.columns import block_context
-from shardwright.cost.communication import dispatch_bytes
+from shardwright.cost.communication import dispatch_bytes, rows_volume
 from shardwright.hardware.cluster import Tier
 from shardwright.hardware.graph import regular
-from shardwright.program.block.block import Move, Phase
+from shardwright.program.block.block import BlockProgram, Move, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.sizes import evaluate
@@ -82,3 +83,46 @@ def test_what_experts_multiply_travels_in_8_bits(words: str, to_experts: int, ba
         if move.axes == ("ep",):  # the router's weight of a copy goes with it
             found[move.phase, move.behind] = max(token(move), found.get((move.phase, move.behind), 0))
     assert found == {(Phase.F, False): to_experts, (Phase.F, True): back, (Phase.I, True): to_experts, (Phase.I, False): back}
+
+
+@examples(60)
+@given(nodes=st.sampled_from((1, 2, 4, 8)), each=st.sampled_from((2, 4, 8)), local=st.integers(1, 16), routed=st.integers(1, 10**6))
+def test_a_copy_takes_the_weights_of_its_islands_experts_along(nodes: int, each: int, local: int, routed: int) -> None:
+    """The row counted expert by expert, of all in the group those that lie on the devices of one island."""
+    tiers = (
+        Tier(name="island", num_devices=each, bandwidth=1e9, latency_s=0.0),
+        Tier(name="all", num_devices=MANY, bandwidth=1e8, latency_s=0.0),
+    )
+    span = span_of_devices(tuple(range(nodes * each)), tiers, units=regular((each, MANY)))
+    owner = [expert // local for expert in range(nodes * each * local)]
+    row = sum(4 for device in owner if device // each == 0)
+    own = 2
+    volume = rows_volume(np.array([float(own * routed)]), rows=4 * len(owner) // own, span=span)
+    assert float(volume[0]) == pytest.approx(routed * row)
+
+
+def _dispatch(words: str, cluster: str, model: str = "nemotron-3-super") -> BlockProgram:
+    problem = real_problem(model, cluster, seq_len=8192, global_batch=512, runtime=words, precision="fp8")
+    block = next(b for b in problem.model.blocks if any(o.experts is not None for o in b.operators))
+    return lower_block(block, Structure(sequence_parallel=False, routed=True), block_context(problem, block))
+
+
+@pytest.mark.parametrize(
+    ("words", "cluster", "told"),
+    [
+        ("megatron-bridge dispatcher=flex", "gb200-nvl72:64", True),
+        ("megatron-bridge dispatcher=hybridep", "b200-sxm:64", True),
+        ("megatron-bridge dispatcher=flex", "b200-sxm:64", False),
+        ("megatron-bridge dispatcher=alltoall", "gb200-nvl72:64", False),
+    ],
+)
+def test_hybrid_ep_tells_all_members_where_every_token_goes(words: str, cluster: str, told: bool) -> None:
+    """A byte for each token of each member and expert, once, before forward's tokens; rows of weights on the way there and back."""
+    program = _dispatch(words, cluster)
+    degrees = {name: np.array([1]) for name in ("mbs", "tp", "ring", "ulysses", "etp", "cp")} | {"ep": np.array([64])}
+    maps = [m for m in program.moves if m.axes == ("coset",) and m.kind is Collective.ALL_GATHER]
+    assert [(m.phase, m.behind, [int(evaluate(v, degrees)[0]) for v in m.volume]) for m in maps] == (
+        [(Phase.F, False, [64 * 8192 * 512])] if told else []
+    )
+    rows = {(m.phase, m.behind): m.rows for m in program.moves if m.rows > 1}
+    assert rows == ({(Phase.F, False): 4 * 512 // 2, (Phase.I, False): 4 * 512 // 2} if told else {})

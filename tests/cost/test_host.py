@@ -199,7 +199,7 @@ def test_rebuilt_latents_trade_memory_for_time() -> None:
             ("26.06 ", "Qwen3_235B", "GB200"),
             f"{SCALED} recompute_mla=on",
         ),
-        (("26.06 ", "Qwen3_30B", "H100"), "megatron-bridge router_fusion=on recompute_mla=on"),
+        (("26.06 ", "Qwen3_30B", "H100"), "megatron-bridge dispatcher=hybridep router_fusion=on recompute_mla=on"),
         (("26.04 ", "Qwen3_235B", "GB300"), "megatron-bridge fp8=mx router_fusion=on graphs=attention-router recompute_mla=on"),
         (("26.04.01", "Qwen3_235B", "H100"), "megatron-bridge dispatcher=alltoall expert_overlap=on router_fusion=on recompute_mla=on"),
         (
@@ -208,7 +208,13 @@ def test_rebuilt_latents_trade_memory_for_time() -> None:
         ),
         (("26.06 ", "DeepSeekV3", "GB300"), SCALED),
         (("26.04 ", "LLAMA3_70B", "H100"), "megatron-bridge"),
-        (("EP overlap off", "Qwen3-30B"), "megatron-bridge graphs=router recompute_mla=on"),
+        (("EP overlap off", "Qwen3-30B"), "megatron-bridge dispatcher=hybridep router_fusion=on graphs=router recompute_mla=on"),
+        (
+            ("26.04.01", "Nemotron_3_Super L288"),
+            "megatron-bridge fp8=mx dispatcher=hybridep recompute_norms=on recompute_moe_act=on",
+        ),
+        (("25.11", "DGX-B200 L582"), "megatron-bridge fp8=mx dispatcher=alltoall router_fusion=on graphs=router recompute_mla=on"),
+        (("recompute=[]", "Moonlight"), "megatron-bridge tp_overlap=dgrad grad_check=on dispatcher=alltoall"),
     ],
 )
 def test_recipe_of_a_row(words: tuple[str, ...], name: str) -> None:

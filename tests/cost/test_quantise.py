@@ -84,6 +84,26 @@ def test_a_recipe_takes_the_place_of_the_cast_in_the_rate() -> None:
     assert float(nothing[0]) >= 2.0 * 8192 * 4096 * 2048 / machines[0].peak
 
 
+@pytest.mark.parametrize(
+    ("device", "scaling", "compute", "kernels"),
+    [
+        ("h100-sxm", Scaling.DELAYED, Dtype.FP8, 0),
+        ("h100-sxm", Scaling.CURRENT, Dtype.FP8, 3),
+        ("h100-sxm", Scaling.BLOCKWISE, Dtype.FP8, 1),
+        ("b200-sxm", Scaling.MX, Dtype.FP8, 1),
+        ("b200-sxm", Scaling.MX, Dtype.FP4, 3),
+    ],
+)
+def test_operands_of_experts_are_quantised_one_after_another(device: str, scaling: Scaling, compute: Dtype, kernels: int) -> None:
+    """Each local expert more launches the recipe's kernels once more on the device, but under a scale that was known before."""
+    machine = problem_machine(problem(TE, scaling=scaling, compute=compute, device=device))
+    sizes = {"m": np.array([512]), "n": np.array([4096]), "k": np.array([2048]), "groups": np.array([8]), "members": 1}
+    spent = np.array([1.0])
+    for phase, again in ((Phase.F, kernels), (Phase.I, kernels), (Phase.W, 0)):
+        one, eight = (float(with_casts(machine, spent, phase=phase, casts=c, **sizes)[0]) for c in (1, np.array([8])))  # type: ignore[arg-type]
+        assert eight - one == pytest.approx(7 * again * machine.accelerator.launch_s)
+
+
 def test_a_member_quantises_its_part_before_the_gather() -> None:
     sizes = {"m": np.array([8192]), "n": np.array([4096]), "k": np.array([2048]), "groups": 1}
     machine, spent = problem_machine(problem(TE, scaling=Scaling.DELAYED)), np.array([1.0])

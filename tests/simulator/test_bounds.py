@@ -64,6 +64,7 @@ RUNTIMES: tuple[Runtime, ...] = (
     replace(ANY, name="eight-bits-rowwise", scaling=Scaling.ROWWISE, tp_overlap=TpOverlap.ASYNC),
     replace(ANY, name="captured", capture=Capture.ITERATION),
     replace(ANY, name="hidden-experts", expert_overlap=True, routing_on_host=True, expert_dispatch=ExpertDispatch.DEDUPLICATED),
+    replace(ANY, name="hybrid-experts", hybrid_dispatch=True, routing_on_host=True, expert_dispatch=ExpertDispatch.DEDUPLICATED),
     replace(ANY, name="gathered-experts", expert_dispatch=ExpertDispatch.GATHERED),
     replace(
         ANY,

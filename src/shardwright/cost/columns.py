@@ -273,7 +273,7 @@ class _Shared:
 def _sent(move: Same[Move]) -> object:
     """What a move sends and along which axis: the same object for moves that are alike."""
     one = move.value
-    return _alike((one.kind, one.volume, one.axes[0], one.copies, one.groups))
+    return _alike((one.kind, one.volume, one.axes[0], one.copies, one.rows, one.groups))
 
 
 @lru_cache(maxsize=8192)

@@ -194,6 +194,15 @@ def measured_groups(span: Span, curve: CollectiveCurve) -> BoolArray:
     return np.asarray((span.below[0] == curve.num_devices) & (span.size == curve.num_devices), dtype=np.bool_)
 
 
+def rows_volume(volume: FloatArray, *, rows: int, span: Span) -> FloatArray:
+    """Bytes of routed copies whose rows hold the experts of one island of the group, shape (n,): volume x rows x islanders / members.
+
+    Args:
+        volume: bytes of all copies, shape (n,). rows: see `Move.rows`.
+    """
+    return volume if rows == 1 else volume * rows * span.below[0] / span.size
+
+
 def dispatch_seconds(*, volume: FloatArray, copies: int, span: Span, groups: tuple[int, int] = (0, 0)) -> FloatArray:
     """Seconds to send tokens to their experts (or back) with one copy for each device, and one for each unit of the network on the way.
 
@@ -207,7 +216,7 @@ def dispatch_seconds(*, volume: FloatArray, copies: int, span: Span, groups: tup
     Args:
         volume: bytes of all copies, shape (n,). copies: experts a token visits. groups: see `Move.groups`.
 
-    Leaves out: the notification that precedes the tokens, imbalance, multiprocessors that the kernel takes.
+    Leaves out: DeepEP's notification before the tokens, imbalance, multiprocessors that the kernel takes.
     Source: DeepSeek-AI, DeepEP (github.com/deepseek-ai/DeepEP): forwarding from network to NVLink inside a node.
     """
     seconds, latency_s = np.zeros_like(volume), np.zeros_like(volume)

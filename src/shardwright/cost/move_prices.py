@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
-from shardwright.cost.communication import Network, dispatch_seconds, move_seconds
+from shardwright.cost.communication import Network, dispatch_seconds, move_seconds, rows_volume
 from shardwright.cost.parts import ACROSS
 from shardwright.program.block.block import Exposure, Move, Phase
 from shardwright.program.block.sizes import Degrees, evaluate
@@ -33,6 +33,7 @@ def one_move_seconds(move: Move, degrees: Degrees, span: Span, network: Network)
     for size in move.volume:
         volume = volume + evaluate(size, degrees)
     if move.copies:
+        volume = rows_volume(volume, rows=move.rows, span=span)
         return dispatch_seconds(volume=volume, copies=move.copies, span=span, groups=move.groups)
     return move_seconds(move.kind, volume=volume, span=span, network=network)
 

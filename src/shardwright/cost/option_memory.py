@@ -33,8 +33,15 @@ ELEMENT: Final = 2
 def dispatch_buffers(
     program: BlockProgram, degrees: Degrees, *, spans: Callable[[Move], tuple[Span, ...]], island: int, hybrid: bool
 ) -> IntArray:
-    """(2, n) bytes of what a dispatcher keeps through the step, outside the framework's allocator and inside it."""
-    return np.stack([_library_buffers(program, degrees, spans=spans, island=island, hybrid=hybrid), _gathered(program, degrees)])
+    """(2, n) bytes of what a dispatcher keeps through the step, outside the framework's allocator and inside it.
+
+    What is gathered beside copies of tokens is HybridEP's map of where they go, in a buffer of the library's own.
+    """
+    library = _library_buffers(program, degrees, spans=spans, island=island, hybrid=hybrid)
+    gathered = _gathered(program, degrees)
+    if any(move.copies for move in program.moves):
+        return np.stack([library + gathered, np.zeros_like(gathered)])
+    return np.stack([library, gathered])
 
 
 def _gathered(program: BlockProgram, degrees: Degrees) -> IntArray:

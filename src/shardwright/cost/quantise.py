@@ -123,6 +123,15 @@ def quantise_kernels(machine: Machine) -> int:
     return passes_of(machine).kernels
 
 
+def joins_operands(machine: Machine) -> bool:
+    """Whether one kernel quantises the operands of all local experts: under one scale a tensor that is known before.
+
+    Source: Transformer Engine, pytorch/csrc/extensions/cast.cpp (`multi_tensor_quantize_impl`, read: "only have fused kernel for FP8
+    delayed scaling", all others one after another).
+    """
+    return machine.compute.bits == 8 and machine.scaling is Scaling.DELAYED
+
+
 def with_casts(
     machine: Machine,
     spent: FloatArray,
@@ -133,15 +142,16 @@ def with_casts(
     k: IntArray,
     groups: IntArray | int,
     members: IntArray | int,
+    casts: IntArray | int = 1,
 ) -> FloatArray:
     """Seconds of a product of tokens m, outputs n and inputs k with its recipe's casts in the place of those in its rate.
 
-        t = max(spent + (own - included) / (0.8 BW) + (kernels - 1) x launch, floor)
+        t = max(spent + (own - included) / (0.8 BW) + (kernels x casts - 1) x launch, floor)
 
-    floor: multiplications at peak, or one pass over both operands and the product, whichever lasts longer. Launches of experts' casts are
-    the host's alone.
+    floor: multiplications at peak, or one pass over both operands and the product, whichever lasts longer.
 
     Args:
+        casts: operands that are quantised one after another for it, one a local expert; once where one kernel takes all of them.
         members: that quantised their parts of the operand before they gathered it; a transposed copy is then made behind the gather.
     """
     passes, device = passes_of(machine), machine.accelerator
@@ -157,8 +167,8 @@ def with_casts(
         again = np.where(whole, passes.again, passes.late_copy * (passes.again > 0.0))
         own = again * read + (passes.gradient_again - passes.included) * made + passes.product * weight
     seconds = spent + own / (device.element_efficiency * device.memory_bandwidth)
-    if phase is not Phase.W and isinstance(groups, int):
-        seconds = seconds + (passes.kernels - 1) * device.launch_s
+    if phase is not Phase.W:
+        seconds = seconds + (passes.kernels * (1 if joins_operands(machine) else casts) - 1) * device.launch_s
     width, written = machine.compute.bits / 8, {Phase.F: made, Phase.I: read, Phase.W: weight}[phase]
     moved = (read + made + weight - written) * width + written * WIDE
     floor = np.maximum(2.0 * m * n * k * groups / machine.peak, moved / device.memory_bandwidth)

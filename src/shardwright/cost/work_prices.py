@@ -92,7 +92,8 @@ def _gemm(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArr
     if machine.compute.bits < machine.half_bits:
         tokens, outputs, inputs = gemm_shape(replace(work, phase=Phase.F), degrees)[0]
         members = degrees[work.gathered[0]] if work.gathered[0] in degrees else work.gathered[1]
-        spent = with_casts(machine, spent, phase=work.phase, m=tokens, n=outputs, k=inputs, groups=groups, members=members)
+        casts = groups if work.apart else 1
+        spent = with_casts(machine, spent, phase=work.phase, m=tokens, n=outputs, k=inputs, groups=groups, members=members, casts=casts)
     return spent, flops
 
 

@@ -13,7 +13,7 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.compiled import plain
 from shardwright.cost.column_sums import gathered_bytes, gradient_bytes
 from shardwright.cost.columns import block_context
-from shardwright.cost.communication import dispatch_bytes, wire_bytes
+from shardwright.cost.communication import dispatch_bytes, rows_volume, wire_bytes
 from shardwright.cost.device_blocks import local_sizes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
 from shardwright.cost.family_costs import recompute_mode
@@ -117,7 +117,8 @@ class _Sums:
             self.collective(part, move.kind, group, volume=volume, times=times * (len(group) - 1 if move.hops else 1))
         elif len(group) > 1:
             span = group_span(group, network_of_devices(self.problem, group))
-            sent = dispatch_bytes(volume=np.array([volume]), copies=move.copies, span=span, groups=move.groups)
+            whole = rows_volume(np.array([volume]), rows=move.rows, span=span)
+            sent = dispatch_bytes(volume=whole, copies=move.copies, span=span, groups=move.groups)
             self.add(part, group, self._padded(sent) * times)
 
     def _padded(self, sent: tuple[FloatArray, ...]) -> FloatArray:

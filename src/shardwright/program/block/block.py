@@ -99,6 +99,8 @@ class Move:
         copies: the volume holds so many copies of each token, one for each expert that it visits, and a device or unit of the network
             that several of them go to gets one; 0 = every byte is sent. groups: (at most so many, of so many) equal runs of experts that
             a token's lie in; (0, 0) = any.
+        rows: bytes that travel for each of the volume's where every copy carries a row over all experts of its island, as many more as
+            the group's experts would be; 1 = the volume's own alone.
         group: devices, counted from the stage's first; empty = the group of `axes`. narrow: quantised before.
     """
 
@@ -112,6 +114,7 @@ class Move:
     beside: str = ""
     hops: str = ""
     copies: int = 0
+    rows: int = 1
     groups: tuple[int, int] = (0, 0)
     group: tuple[int, ...] = ()
     narrow: bool = False

@@ -162,10 +162,36 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Placin
     for phase, inner in ((Phase.F, spread), (Phase.I, back)):
         width = _sent_bytes(elements, context, to_experts=outward is (phase is Phase.F))
         across = _move(expert, phase, Collective.ALL_TO_ALL, "ep", (sent.scaled(width),), Exposure.BLOCKING, ep)
-        across = replace(across, copies=copies, groups=groups)
+        across = replace(across, copies=copies, groups=groups, rows=_row_share(shape.experts, elements, context))
         inside = _move(expert, phase, inner, "etp", (spread_out.scaled(width),), Exposure.BLOCKING, etp)
         moves += (across, inside) if inner is Collective.ALL_GATHER else (inside, across)
+    if once and outward and elements > 1 and context.permutes_apart:
+        moves = [_map_move(expert, structure=structure, context=context), *moves]
     return [replace(move, behind=not outward) for move in moves]
+
+
+ROW_BYTES: Final = 4
+"""Of each expert's weight in a row that HybridEP sends: fp32."""
+
+
+def _row_share(experts: int, elements: int, context: Context) -> int:
+    """Bytes that travel for each of a copy's own weight: 1, or as many as all experts' rows have, of which an island sends its part.
+
+    Source: deepseek-ai/DeepEP csrc/hybrid_ep/backend/hybrid_ep_backend.cuh at b24ea354abdd (`experts_per_rank x num_of_ranks_per_node`
+    floats beside every token, forward dispatch and backward combine), and its buffers (`expert_output_prob`).
+    """
+    once = context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
+    return ROW_BYTES * experts // context.element if once and context.permutes_apart and elements == 1 else 1
+
+
+def _map_move(expert: Operator, *, structure: Placing, context: Context) -> Move:
+    """Before HybridEP sends a token all members learn where all tokens go: a byte for each of their tokens and experts.
+
+    Backward reads what forward made of it. Source: `Executor::allgather_routing_map`, csrc/hybrid_ep/executor/executor.cu.
+    """
+    assert expert.experts is not None
+    told = structure.coset_tokens(context.tokens).scaled(expert.experts.experts)
+    return _move(expert, Phase.F, Collective.ALL_GATHER, "coset", (told,), Exposure.BLOCKING, structure.coset())
 
 
 def _gathered_moves(expert: Operator, hidden: Extent, *, outward: bool, structure: Placing, context: Context) -> list[Move]:
