@@ -178,4 +178,8 @@ PAXML: Final = derive(
         default_recompute="selective",
         note="CHECKPOINT_POLICY SAVE_DOT_WITH_NO_BATCH_DIM; ICI and DCN meshes of replicas, data and model axes",
     ),
+    offers=(
+        offered("remat", "save_dot_except_mlp", "CHECKPOINT_POLICY=SAVE_QKV_OUT_PROJ", _policy(_QKV, _PROJ)),
+        offered("remat", "minimal", "CHECKPOINT_POLICY=SAVE_DOT_ONLY", _policy(*_PRODUCTS)),
+    ),
 )
