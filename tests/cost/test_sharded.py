@@ -10,6 +10,7 @@ import pytest
 from shardwright.compiled import plain
 from shardwright.cost.compute import machine_of
 from shardwright.cost.mesh_table import mesh_table
+from shardwright.cost.quantise import COMPILED_REDUCTION, COMPILED_TRANSPOSE, weight_bytes
 from shardwright.cost.sharded import copy_seconds
 from shardwright.cost.step_costs import StepCosts, step_costs
 from shardwright.cost.terms import backward_layer, beside, forward_layer
@@ -18,7 +19,7 @@ from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.hardware.catalog.constants import SHIPPED, slowdown_beside
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Scaling
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import price_grid, rows_of
@@ -76,6 +77,51 @@ def test_copies_are_bytes_over_the_bandwidth_of_element_wise_kernels() -> None:
     assert gather[LAYER, 0] == again[LAYER, 0] == pytest.approx(4 * sync.dense[LAYER, 0] / bandwidth)
     assert reduce[LAYER, 0] == pytest.approx(6 * sync.dense[LAYER, 0] / bandwidth)
     assert gather[LAYER, 1] == reduce[LAYER, 1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("compute", "device", "scaling", "gathered", "kept", "each"),
+    [
+        (Dtype.BF16, "h100-sxm", Scaling.CURRENT, 2, True, 0.0),
+        (Dtype.FP8, "h100-sxm", Scaling.DELAYED, 2, True, 2 + 1),
+        (Dtype.FP8, "h100-sxm", Scaling.CURRENT, 2, True, 2 + 2 + 1),
+        (Dtype.FP8, "h100-sxm", Scaling.DELAYED, 2, False, (3 + 3 * COMPILED_TRANSPOSE) / 2),
+        (Dtype.FP8, "h100-sxm", Scaling.ROWWISE, 2, False, (3 + 3 * COMPILED_REDUCTION) / 2),
+        (Dtype.FP8, "h100-sxm", Scaling.CURRENT, 1, True, (0 + 1 + 1) / 2),
+        (Dtype.FP8, "b200-sxm", Scaling.CURRENT, 1, True, 0.0),
+        (Dtype.FP8, "b200-sxm", Scaling.MX, 2, True, 2 + 33 / 32),
+        (Dtype.FP4, "b200-sxm", Scaling.MX, 2, True, 2 + 2 + 9 / 16),
+    ],
+)
+def test_a_gathered_weight_is_read_and_written_once_a_pass(
+    compute: Dtype, device: str, scaling: Scaling, gathered: float, kept: bool, each: float
+) -> None:
+    """Readings and writings of forward's and backward's form, counted by hand and averaged."""
+    machine = machine_of(
+        accelerator(device),
+        compute=compute,
+        attention=AttentionKernel.CUDNN,
+        elements=ElementKernels.FUSED,
+        scaling=scaling,
+        saves_quantised=kept,
+    )
+    assert weight_bytes(machine, gathered=gathered) == pytest.approx(each)
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_weights_are_quantised_behind_each_gather(narrow: bool) -> None:
+    """Matrices of products alone: neither embeddings nor gains; a shard of one is quantised once a step."""
+    runtime = replace(COPIES, scaling=Scaling.CURRENT, gathers_narrow=narrow, saves_quantized=True)
+    wide = problem(devices=8, runtime=runtime)
+    made = replace(wide, job=replace(wide.job, compute=Dtype.FP8))
+    rows = rows_of([Grid(dp=8), Grid(tp=8)])
+    sync = mesh_table(made, rows, np.array([8, 1])).sync
+    device = made.cluster.node.accelerator
+    bandwidth = device.memory_bandwidth * device.element_efficiency
+    more = copy_seconds(made, sync)[0] - copy_seconds(wide, sync)[0]
+    assert 0 < sync.narrow[LAYER, 0] < sync.dense[LAYER, 0]
+    assert more[LAYER, 0] == pytest.approx((1 if narrow else 5) * sync.narrow[LAYER, 0] / bandwidth)
+    assert more[LAYER, 1] == more[0, 0] == 0.0
 
 
 def test_only_gathered_layers_copy() -> None:

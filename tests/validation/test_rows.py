@@ -194,6 +194,25 @@ def test_names_of_functional_tests_settle_what_they_run(test: str, runtime: str,
     assert (case.runtime, case.job.dropout) == (runtime, dropout)
 
 
+@pytest.mark.parametrize(
+    ("source", "place", "runtime", "vpp", "dropout"),
+    [
+        ("dgxc", "Maxtext LLama2 70b BF16 | Throughput on 64x", "maxtext remat=save_dot_except_mlpwi", 1, False),
+        ("dgxc", "Maxtext LLama2 70b FP8 | Throughput on 64x", "maxtext remat=save_dot_except_mlp", 1, False),
+        ("dgxc", "Maxtext Llama3 70b FP8 | Throughput on 128x", "maxtext remat=save_qkv_proj", 1, False),
+        ("dgxc", "NeMo Megatron 24.11 FP8 | 128x", "nemo-24.07 fp8_gather=on", 12, True),
+        ("dgxc", "NeMo Megatron FP8 | 128x", "nemo-24.07 attention=cudnn fp8_gather=on", 6, True),
+        ("mbridge", "26.04 NeMo Container/Pre-Training/Model: LLAMA3_70B L303", "megatron-bridge tp_overlap=dgrad", 5, False),
+        ("mbridge", "26.04 NeMo Container/Pre-Training/Model: LLAMA3_70B L304", "megatron-bridge fp8=mx", 5, False),
+        ("mbridge", "26.04 NeMo Container/Pre-Training/Model: LLAMA3_70B L306", "megatron-bridge wgrad_fusion=off", 1, False),
+        ("mbridge", "25.11 NeMo Container/Pre-Training/System: DGX-GB300 L552", "megatron-bridge graphs=iteration", 1, False),
+    ],
+)
+def test_a_release_runs_what_its_launch_script_sets(source: str, place: str, runtime: str, vpp: int, dropout: bool) -> None:
+    case = _case(next(r for r in _rows("training.csv") if r.source_id == source and r.table_or_row.startswith(place)))
+    assert (case.runtime, case.grid.vpp, case.job.dropout) == (runtime, vpp, dropout)
+
+
 def test_functional_tests_know_their_devices_and_experts() -> None:
     rows = {r.table_or_row: r for r in _rows("megatron_ci.csv") if r.gpu == "GB200"}
     one = rows["gpt/gpt3_mcore_te_tp1_pp1_dist_optimizer_no_mmap_bin_files_1node"]

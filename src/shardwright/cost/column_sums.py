@@ -15,7 +15,7 @@ from shardwright.collectives.span import Span, span_of
 from shardwright.cost.communication import Axes, Network, axes_of, move_seconds, tokens_copied, wire_bytes
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.host import OPERATOR_S
-from shardwright.cost.parameters import ELEMENTS, GATHERED, KINDS, PASSES, gathered_matrices, parameter_elements, trained_matrices
+from shardwright.cost.parameters import ELEMENTS, KINDS, PASSES, gathered_matrices, parameter_elements, trained_matrices
 from shardwright.job.training import TrainingJob
 from shardwright.program.block.block import BlockProgram
 from shardwright.runtime.runtime import Runtime, Scaling
@@ -59,7 +59,7 @@ class SyncTable:
             frozen_experts: of them those that `shard` and `expert_shard` members have one copy of.
             tied: trainable elements that another block owns. narrow: of dense and experts, those that a recipe of few bits quantises.
         gathered, regathered: elements that ZeRO-3 makes whole before a layer's forward, and before its backward; own_gathered,
-            own_regathered: of them the device's own shards.
+            own_regathered: of them the device's own shards; narrow_gathered, narrow_regathered: those that a recipe quantises.
         cuts, frozen_cuts: of a general plan's device, whose parameters may be cut differently: all of its trainable and all of its frozen
             elements; no cuts = by `shard`.
     """
@@ -89,6 +89,8 @@ class SyncTable:
     regathered: IntArray
     own_gathered: FloatArray
     own_regathered: FloatArray
+    narrow_gathered: IntArray
+    narrow_regathered: IntArray
     cuts: tuple[ShardedElements, ...] = ()
     frozen_cuts: tuple[ShardedElements, ...] = ()
 
@@ -184,16 +186,18 @@ def sync_table(
     columns: dict[str, Any] = total | {f"tied_{name}": spent for name, spent in tied.items()}
     columns |= {name: counts[name] for name in ("dense", "experts", "spread", "frozen", "frozen_dense", "frozen_experts", "tied")}
     columns["narrow"] = counts["narrow_dense"] + counts["narrow_experts"]
-    columns |= _gathered({name: counts[name] for name in GATHERED}, shard, expert_shard)
+    columns |= _gathered(counts, shard, expert_shard)
     return SyncTable(**columns, shard=shard, expert_shard=expert_shard)
 
 
 def _gathered(counts: dict[str, IntArray], shard: IntArray, expert_shard: IntArray) -> dict[str, IntArray | FloatArray]:
-    """(blocks, n) elements that ZeRO-3 gathers before each pass, and the device's shards of them."""
+    """(blocks, n) elements that ZeRO-3 gathers before each pass, the device's shards of them, and those that a recipe quantises."""
     result: dict[str, IntArray | FloatArray] = {}
     for name, whole in zip(PASSES, ("gathered", "regathered"), strict=True):
         pairs = [(np.where(cut > 1, counts[f"{name}_{kind}"], 0), cut) for kind, cut in zip(KINDS, (shard, expert_shard), strict=True)]
         result[whole] = pairs[0][0] + pairs[1][0]
+        few = [np.where(cut > 1, counts[f"narrow_{name}_{kind}"], 0) for kind, cut in zip(KINDS, (shard, expert_shard), strict=True)]
+        result[f"narrow_{whole}"] = few[0] + few[1]
         result[f"own_{whole}"] = pairs[0][0] / pairs[0][1] + pairs[1][0] / pairs[1][1]
     return result
 

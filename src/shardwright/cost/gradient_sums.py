@@ -207,8 +207,9 @@ def sync_of(
 
 def _counts(held: list[tuple[HeldParameters, ...]], layers: tuple[int, ...], *, rule: ShardRule) -> dict[str, IntArray | FloatArray]:
     """Elements of one layer of each segment by the names of `SyncTable`, and how many members share a copy of states."""
-    names = ("dense", "experts", "spread", "frozen", "frozen_dense", "frozen_experts", "tied", "narrow", "gathered", "regathered")
-    counts: dict[str, IntArray] = {name: np.zeros((len(held), 1), dtype=np.int64) for name in names}
+    names = ("dense", "experts", "spread", "frozen", "frozen_dense", "frozen_experts", "tied", "narrow")
+    gathers = ("gathered", "regathered", "narrow_gathered", "narrow_regathered")
+    counts: dict[str, IntArray] = {name: np.zeros((len(held), 1), dtype=np.int64) for name in (*names, *gathers)}
     own = {name: np.zeros((len(held), 1)) for name in ("own_gathered", "own_regathered")}
     shards = [1, 1]
     for b, h in ((b, h) for b, items in enumerate(held) for h in items):
@@ -220,6 +221,7 @@ def _counts(held: list[tuple[HeldParameters, ...]], layers: tuple[int, ...], *, 
             counts["narrow"][b, 0] += elements
         for name in ("gathered", "regathered")[: is_gathered(h, rule=rule) * (1 + h.backward)]:
             counts[name][b, 0] += elements
+            counts[f"narrow_{name}"][b, 0] += elements * h.narrow
             own[f"own_{name}"][b, 0] += elements / cut
         shards[kind] = max(shards[kind], degree(rule, h.klass, len(h.near)) if h.trainable else cut)
     return counts | own | {"shard": np.array(shards[:1], dtype=np.int64), "expert_shard": np.array(shards[1:], dtype=np.int64)}

@@ -89,8 +89,8 @@ def passes_of(machine: Machine) -> Passes:
     backward's products are those of one scale a tensor, multiplied by both scales afterwards. Runtimes that keep inputs wide
     quantise them again for the weight gradient.
 
-    Leaves out: quantised weights (once a step, or a microbatch of FSDP), norms that write 8 bits themselves (Transformer Engine under
-    delayed and MX scaling), the layout in which the matrix units want scales.
+    Leaves out: quantised weights (once a step; once a pass under ZeRO-3: `weight_bytes`), norms that write 8 bits themselves (Transformer
+    Engine under delayed and MX scaling), the layout in which the matrix units want scales.
 
     Source: Transformer Engine, docs/features/low_precision_training at 41f6cbf17263, and pytorch/csrc/quantizer.cpp at ad3f651f1dad;
     torchao, float8/float8_linear.py at 024fe94fd86a (`manual_float8_matmul_with_args_in_hp`) and float8/float8_python_api.py
@@ -130,6 +130,35 @@ def joins_operands(machine: Machine) -> bool:
     delayed scaling", all others one after another).
     """
     return machine.compute.bits == 8 and machine.scaling is Scaling.DELAYED
+
+
+def weight_bytes(machine: Machine, *, gathered: float) -> float:
+    """Traffic of bringing a weight that was gathered for one pass into the form of the pass's products, bytes an element.
+
+        (r - 1) x 2 + 2 + w behind a gather of 16 bits, w of one of 8 bits
+
+    r readings: two where its largest magnitude is found first (current scaling, 4 bits). What arrives in 8 bits is ready for forward;
+    backward's products need a transposed copy, 2 w, where `needs_transposes`: half of that a gather, on average over the two. Compilers'
+    casts are slower along the other direction (of backward). Below ZeRO-3 weights are quantised once a step: not priced.
+
+    Args:
+        gathered: bytes of an element on the wire.
+
+    Leaves out: the second form in a pass that runs a layer again, and the owner's cast of a shard that travels in 8 bits.
+
+    Source: Megatron-Core, distributed/fsdp/src/megatron_fsdp (gathers again in backward); torchao, float8/float8_linear.py at 024fe94fd86a
+    (`matmul_with_hp_or_float8_args`: backward casts the weight again), read.
+    """
+    if machine.compute.bits > 8:
+        return 0.0
+    narrow = narrow_bytes(machine)
+    if gathered < WIDE:
+        return narrow if needs_transposes(machine) else 0.0
+    if machine.scaling is Scaling.ROWWISE:
+        return (1 + COMPILED_REDUCTION) / 2 * (WIDE + narrow)
+    again = WIDE if machine.compute.bits == 4 or machine.scaling is Scaling.CURRENT else 0.0
+    turned = COMPILED_TRANSPOSE if needs_transposes(machine) and not machine.saves_quantised else 1.0
+    return again + (1 + turned) / 2 * (WIDE + narrow)
 
 
 def with_casts(

@@ -7,9 +7,11 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.extent import extent_of
 from shardwright.collectives.span import Span
-from shardwright.cost.column_sums import LISTED_GATHER_OPERATORS, SyncTable
+from shardwright.cost.column_sums import LISTED_GATHER_OPERATORS, SyncTable, gathered_bytes
+from shardwright.cost.columns import problem_machine
 from shardwright.cost.communication import Network
 from shardwright.cost.host import OPERATOR_S
+from shardwright.cost.quantise import weight_bytes
 from shardwright.hardware.catalog.constants import slowdown_beside
 from shardwright.program.problem import Problem
 
@@ -41,21 +43,23 @@ def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatAr
     Bytes are the runtime's (`gather_copy_bytes`, `reduce_copy_bytes`). Where collectives take lists (`listed_collectives`) the compute
     stream also waits for the host, which calls operators for each tensor of a gather's list: it has waited for the device before, and
     launches the kernels beside the gather behind it. A shard that waits in host memory (`parameters_on_host`) is copied up before the
-    gather. Leaves out launches and the copies of a shard on the device (1/n of it).
+    gather. Matrices of products in few bits are then quantised (`quantise.weight_bytes`). Leaves out launches and the copies of a shard on
+    the device (1/n of it).
 
     Source: DeepSpeed 0.3.13, runtime/zero/partition_parameters.py: `_allgather_param` begins with ``torch.cuda.synchronize()``.
     """
     device, runtime = problem.cluster.node.accelerator, problem.runtime
     bandwidth = device.memory_bandwidth * device.element_efficiency
     reduced = np.where(sync.shard > 1, sync.dense, 0) + np.where(sync.expert_shard > 1, sync.experts, 0)
+    cast = weight_bytes(problem_machine(problem), gathered=gathered_bytes(problem.job, runtime))
 
-    def gathers(elements: IntArray, own: FloatArray, parts: FloatArray) -> FloatArray:
+    def gathers(elements: IntArray, narrow: IntArray, own: FloatArray, parts: FloatArray) -> FloatArray:
         up = own * (problem.job.parameter.bits / 8 / problem.cluster.node.host.pcie.achieved) if runtime.parameters_on_host else 0.0
-        whole = elements.astype(np.float64) * (runtime.gather_copy_bytes / bandwidth)
+        whole = elements.astype(np.float64) * (runtime.gather_copy_bytes / bandwidth) + narrow.astype(np.float64) * (cast / bandwidth)
         return np.asarray(whole + parts * (LISTED_GATHER_OPERATORS * OPERATOR_S) + up, dtype=np.float64)
 
     return (
-        gathers(sync.gathered, sync.own_gathered, sync.parts),
-        gathers(sync.regathered, sync.own_regathered, sync.reparts),
+        gathers(sync.gathered, sync.narrow_gathered, sync.own_gathered, sync.parts),
+        gathers(sync.regathered, sync.narrow_regathered, sync.own_regathered, sync.reparts),
         reduced.astype(np.float64) * (runtime.reduce_copy_bytes / bandwidth),
     )

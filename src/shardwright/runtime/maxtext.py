@@ -143,11 +143,12 @@ RUNTIME: Final = runtime(
         note="XLA plans the buffers of the whole step before it runs; of a GPU JAX takes XLA_PYTHON_CLIENT_MEM_FRACTION (0.75 "
         "where nothing is said): as set to leave what NCCL and the context need; from memory",
     ),
-    stated(
-        "https://github.com/AI-Hypercomputer/maxtext",
+    read(
+        "https://github.com/AI-Hypercomputer/maxtext/blob/01164e142151bb7d1bb8e34536ea2affbdce458f/MaxText/layers/quantizations.py",
         off="scales_reduced gathers_narrow gathers_quantized",
-        scaling=Scaling.CURRENT,
-        note="AQT's dynamic scales; XLA reduces the magnitude of each sharded operand with the operator itself: not counted",
+        scaling=Scaling.DELAYED,
+        note="quantization fp8 is flax's Fp8DirectDotGeneralOp: scales from histories of magnitudes (its dynamic scales are of aqt_fp8 "
+        "and int8); XLA reduces the magnitude of each sharded operand with the operator itself: not counted",
     ),
     offers=OFFERS,
 )
@@ -165,9 +166,20 @@ PAXML: Final = derive(
         note="NVTE_FUSED_ATTN=1, asynchronous collectives and XLA's latency-hiding scheduler; no collective matmul among its flags",
     ),
     stated(
+        "https://github.com/openxla/xla/blob/293481cd42102f2fce8bddf3febffa9a0b6aec50/xla/service/gpu/loop_double_buffer_transformer.h",
+        gather_copy_bytes=4,
+        reduce_copy_bytes=4,
+        note="configure.sh pipelines gathers and reductions of its loop over layers and sets xla_gpu_enable_while_loop_double_buffering "
+        "false (read), so that what one pass of the loop hands to the next is copied, 2 + 2 bytes an element; the copies from memory",
+    ),
+    stated(
         "https://github.com/google/paxml/blob/04516ac858bbd5143aed2262bbd1e505f6679e28/paxml/contrib/gpu/scripts_gpu/configs.py",
         checked=True,
         default_recompute="selective",
         note="CHECKPOINT_POLICY SAVE_DOT_WITH_NO_BATCH_DIM; ICI and DCN meshes of replicas, data and model axes",
+    ),
+    offers=(
+        offered("remat", "save_dot_except_mlp", "CHECKPOINT_POLICY=SAVE_QKV_OUT_PROJ", _policy(_QKV, _PROJ)),
+        offered("remat", "minimal", "CHECKPOINT_POLICY=SAVE_DOT_ONLY", _policy(*_PRODUCTS)),
     ),
 )
