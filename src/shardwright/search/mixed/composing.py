@@ -33,7 +33,7 @@ FEW = 150_000
 LANES = 2
 """Shapes of a composition at most on two pools; one more for each further pool."""
 AT_ONCE = 4
-"""Limits of a market that are looked at in a round, whatever the workers."""
+"""Limits of a market that are priced in a round, whatever the workers."""
 
 Lanes = list[tuple[int, int, int]]
 """(shape, replicas, microbatches) of each lane."""
@@ -63,29 +63,31 @@ class Look:
 
 
 class Seen(NamedTuple):
-    """What is known of a frame's shapes by a limit, and compositions; None = prices close it."""
+    """What is known of a frame's shapes by a limit, and whether prices close it."""
 
     values: Values
-    found: list[Lanes] | None
+    closed: bool
 
 
-def looked(stock: Stock, look: Look) -> Seen:
-    """Compositions of a frame by a limit, unless prices close it."""
+def priced(stock: Stock, look: Look) -> Seen:
+    """Whether prices close a frame by a limit."""
+    market = stock.markets[look.market]
+    dual, values = market.priced(look.frame, look.limit_s, start=look.values)
+    return Seen(values, dual.samples < market.batch)
+
+
+def composed(stock: Stock, look: Look) -> tuple[Values, list[Lanes]]:
+    """Compositions of a frame by a limit, and what is known of its shapes then."""
     market = stock.markets[look.market]
     pools = market.ground.table.pools
-    dual, values = market.priced(look.frame, look.limit_s, start=look.values)
-    if dual.samples < market.batch:
-        return Seen(values, None)
-    dual, values = market.priced(look.frame, look.limit_s, start=values, thorough=True)
+    dual, values = market.priced(look.frame, look.limit_s, start=look.values, thorough=True)
     lanes, node = max(LANES, len(pools)), max(pool.node for pool in pools)
-    return Seen(
-        values,
-        [
-            dealt(one, market.shapes.mbs, batch=market.batch)
-            for grain in dict.fromkeys((node, 1))
-            for one in compositions(market, dual, values, replicas=look.frame.replicas, lanes=lanes, grain=grain, most=PAIRS)
-        ],
-    )
+    found = [
+        dealt(one, market.shapes.mbs, batch=market.batch)
+        for grain in dict.fromkeys((node, 1))
+        for one in compositions(market, dual, values, replicas=look.frame.replicas, lanes=lanes, grain=grain, most=PAIRS)
+    ]
+    return values, found
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ class Composing:
     Args:
         waiting: a heap. A frame that prices close at a limit waits for one that is later by its step, twice as far each time; one that
             they do not is looked at, and waits for the next level.
-        left: limits that are still looked at in this round.
+        left: limits at which compositions are still looked for in this round.
     """
 
     market: Market
@@ -106,22 +108,33 @@ class Composing:
     def next(self, standing: Standing) -> list[Look]:
         """The smallest limits, taken from the heap."""
         found: list[Look] = []
-        while self.waiting and len(found) < min(AT_ONCE, self.left) and self.waiting[0][0][0] < standing.best_s * WORTH:
+        while self.left and self.waiting and len(found) < AT_ONCE and self.waiting[0][0][0] < standing.best_s * WORTH:
             found.append(heappop(self.waiting)[1])
         return found
 
-    def take(self, standing: Standing, look: Look, seen: Seen) -> None:
-        """Let what was found wait for its simulation."""
-        if seen.found is None:
-            later, step, left = look.limit_s * (1 + look.step), min(2 * look.step, COARSEST), look.left
-        else:
-            later, step, left = look.limit_s * (1 + RISE), look.step, look.left - 1
-            self.left -= 1
-            for lanes in seen.found:
-                standing.consider(self.market, lanes, look.limit_s, self.options)
-        if left:
-            again = replace(look, limit_s=later, step=step, left=left, values=seen.values)
-            heappush(self.waiting, (again.rank, again))
+    def chosen(self, looks: Sequence[tuple[Look, Seen]]) -> list[Look]:
+        """Of frames that were priced those of which compositions are looked for; the others wait, closed ones for a later limit."""
+        found: list[Look] = []
+        for look, seen in looks:
+            known = replace(look, values=seen.values)
+            if seen.closed:
+                self._wait(replace(known, limit_s=look.limit_s * (1 + look.step), step=min(2 * look.step, COARSEST)))
+            elif self.left:
+                self.left -= 1
+                found.append(known)
+            else:
+                self._wait(known)
+        return found
+
+    def take(self, standing: Standing, look: Look, values: Values, found: list[Lanes]) -> None:
+        """Let compositions wait for their simulation."""
+        for lanes in found:
+            standing.consider(self.market, lanes, look.limit_s, self.options)
+        if look.left > 1:
+            self._wait(replace(look, limit_s=look.limit_s * (1 + RISE), left=look.left - 1, values=values))
+
+    def _wait(self, look: Look) -> None:
+        heappush(self.waiting, (look.rank, look))
 
 
 def composing_of(standing: Standing, bench: Bench, markets: Sequence[tuple[Options, Market]]) -> list[Composing]:
@@ -136,11 +149,14 @@ def look_at_limits(standing: Standing, bench: Bench, composing: Sequence[Composi
     for one in composing:
         one.left = max(most * FEW // max(len(one.market.shapes), FEW), 1)
     while not standing.ends():
-        asked = [(one, look) for one in composing for look in one.next(standing)]
-        if not asked:
+        asked = [(one, one.next(standing)) for one in composing]
+        if not any(looks for _, looks in asked):
             return
-        for (one, look), seen in zip(asked, bench.map(looked, [look for _, look in asked]), strict=True):
-            one.take(standing, look, seen)
+        seen = iter(bench.map(priced, [look for _, looks in asked for look in looks]))
+        chosen = [(one, look) for one, looks in asked for look in one.chosen([(look, next(seen)) for look in looks])]
+        found = bench.map(composed, [look for _, look in chosen])
+        for (one, look), (values, lanes) in zip(chosen, found, strict=True):
+            one.take(standing, look, values, lanes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
