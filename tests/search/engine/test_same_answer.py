@@ -14,12 +14,15 @@ from shardwright.files.stored import document_of
 from shardwright.files.text import to_text
 from shardwright.search.engine import processes
 from shardwright.search.engine.choose import PROCESSES, SERIAL, engine_of
+from shardwright.search.frames import Stops
 from shardwright.search.limit import STOP, Limit, limit_of
 from shardwright.search.mixed import alone as mixed_alone
+from shardwright.search.mixed.incumbents import AT_ONCE
 from shardwright.search.request import Request
 
 JOINT = Request(model="llama-3.1-8b", cluster="h100-sxm:16", seq_len=4096, global_batch=64, space="joint", pins=(("tp", ("2", "4")),))
 MIXED = Request(model="examples/tiny.json", cluster="a100-sxm-40gb:2+v100-sxm-16gb:2", seq_len=64, global_batch=8)
+LARGER = Request(model="llama-2-7b", cluster="a100-sxm-40gb:8+v100-sxm-16gb:16", seq_len=1024, global_batch=64)
 
 
 def joint(name: str, workers: int, *, stop_at: tuple[int, int] | None = None) -> str:
@@ -28,10 +31,10 @@ def joint(name: str, workers: int, *, stop_at: tuple[int, int] | None = None) ->
         return to_text(document_of(stored_general(plan_joint(JOINT, stop_at=stop_at, engine=engine))))
 
 
-def mixed(name: str, workers: int) -> str:
+def mixed(name: str, workers: int, *, request: Request = MIXED, stops: Stops | None = None) -> str:
     """The file of a mixed answer."""
     with engine_of(name, workers=workers, least_s=0.0) as engine:
-        return to_text(document_of(stored_general(plan_mixed(MIXED, engine=engine))))
+        return to_text(document_of(stored_general(plan_mixed(request, stops=stops, engine=engine))))
 
 
 def certificate(text: str) -> Any:
@@ -68,6 +71,26 @@ def test_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     short = mixed(SERIAL, 1)
     assert [one["stopped_at"] for one in certificate(short)["mixed"]["alone"]] == [2, 2]
     assert mixed(PROCESSES, 2) == short
+
+
+@pytest.mark.parametrize("method", ["", "spawn"])
+def test_frames_compositions_and_simulations_of_a_mixed_search(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "start_method", lambda own=processes.start_method: method or own())
+    whole = mixed(SERIAL, 1, request=LARGER)
+    assert mixed(PROCESSES, 2, request=LARGER) == whole
+    part = certificate(whole)["mixed"]
+    assert part["tests"] > len(part["closed"])
+    assert part["pipelines"]
+    assert certificate(whole)["simulated"] > AT_ONCE
+
+
+def test_a_mixed_search_that_is_stopped_is_the_same_too() -> None:
+    """In the look for plans, and in the proof."""
+    for stops in (Stops(alone=(0, 0), composed=3, proven=0), Stops(alone=(0, 0), composed=0, proven=2)):
+        stopped = mixed(SERIAL, 1, request=LARGER, stops=stops)
+        found = certificate(stopped)
+        assert (found["mixed"]["composed_stopped_at"], found["stopped_at"]) == (stops.composed, stops.proven)
+        assert mixed(PROCESSES, 2, request=LARGER, stops=stops) == stopped
 
 
 @pytest.mark.usefixtures("ray")

@@ -17,10 +17,13 @@ from shardwright.job.border import job_from_flags
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.certificate import Certificate
+from shardwright.search.engine.serial import Serial
 from shardwright.search.frames import Frame, MixedPart
 from shardwright.search.mixed.alone import AloneSearch, pool_alone
-from shardwright.search.mixed.bound import covers, holds
+from shardwright.search.mixed.bench import Bench
+from shardwright.search.mixed.bound import Closing, covers, holds, seconds_of, step_of
 from shardwright.search.mixed.choices import Choices
+from shardwright.search.mixed.composing import first_limit, whole_frame
 from shardwright.search.mixed.find import MixedAnswer, find_mixed
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedLane, MixedPlan, general_plan
@@ -136,6 +139,21 @@ def test_the_prices_of_every_frame_hold_and_cheaper_ones_do_not(answer: tuple[Pr
         # Five times as late all of them together do the batch.
         late = replace(closed.duals[0], limit_s=5 * found.step_time_s)
         assert not holds(market, late)
+
+
+def test_frames_that_stay_open_are_lowered_to_the_last_limit_that_closes_all() -> None:
+    problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:4", batch=8)
+    market = Market.of(Ground.of(problem))
+    first, _ = first_limit(market, whole_frame(market), most=100.0)
+    closing = Closing(market=market, bench=Bench.of(Serial(), problem, [market]))
+    assert not closing.close(2 * first, most=6)
+    lowered = closing.lowered(2 * first)
+    assert first < lowered < 2 * first
+    assert not closing.open
+    assert covers(market.ground, list(closing.closed))
+    assert all(dual.limit_s >= lowered and holds(market, dual) for dual in closing.closed.values())
+    later = seconds_of(step_of(lowered) + 1)
+    assert any(market.priced(frame, later)[0].samples >= market.batch for frame in closing.closed)
 
 
 def test_counts_add_up_and_the_best_part_alone_is_no_faster(answer: tuple[Problem, MixedAnswer]) -> None:

@@ -18,9 +18,9 @@ from shardwright.search.certificate import stops_of
 from shardwright.search.frames import Floor, ValuedPart
 from shardwright.search.grid.find import find
 from shardwright.search.grid.space import standard_space
+from shardwright.search.mixed.composing import whole_frame
 from shardwright.search.mixed.find import MixedAnswer, find_mixed
 from shardwright.search.mixed.floors import floor_of, holds_floor, least_floors, least_of
-from shardwright.search.mixed.incumbents import whole_frame
 from shardwright.search.mixed.march import cell_holds, least_value
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import general_plan

@@ -16,7 +16,6 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.critical_path import jitter_among
-from shardwright.cost.device_network import kind_problem
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.certificate import Certificate, assert_sound, claim
@@ -32,7 +31,7 @@ from shardwright.search.grid.find import problem_text
 from shardwright.search.limit import Limit, limit_of
 from shardwright.search.simulation import Simulation
 from shardwright.search.standing import standing
-from shardwright.search.universal import universal_bound
+from shardwright.search.universal import universal_seconds
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
 
@@ -180,16 +179,6 @@ def _refine(problem: Problem, space: ExactSpace, priced: _Priced, shape: int, *,
         return plan_of_stages(problem, options, microbatches=microbatches, order=order, shards=space.shards)
 
     run_orders(tasks, orders, jitter=priced.jitter, best=best, counts=counts, plan_of=plan_of)
-
-
-def universal_seconds(problem: Problem) -> float:
-    """Seconds that no plan whatever can beat, jitter left out: model FLOPs over the rate of all devices of all kinds together."""
-    cluster = problem.cluster
-    rate, first = 0.0, 0
-    for group in cluster.groups:
-        rate += group.count * group.kind.num_devices / universal_bound(kind_problem(problem, first), 1)
-        first += group.count * group.kind.num_devices
-    return 1.0 / rate
 
 
 def _answer(problem: Problem, space: ExactSpace, plan: Plan, seconds: float, counts: Counts, lower: float) -> ExactAnswer:

@@ -12,7 +12,6 @@ from shardwright.hardware.overrides import limit_devices
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.engine.protocol import Engine
-from shardwright.search.exact.find import universal_seconds
 from shardwright.search.frames import GIVEN_UP, PoolAlone, Stops
 from shardwright.search.grid.find import find
 from shardwright.search.grid.kernels import load_kernels
@@ -23,6 +22,7 @@ from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.incumbents import Standing
 from shardwright.search.mixed.place import moved
 from shardwright.search.mixed.pools import Pool, alone
+from shardwright.search.universal import universal_seconds
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import GridFacts

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from math import exp, floor, log, log1p
 
 import numpy as np
 
 from shardwright.search.frames import Dual, Frame
 from shardwright.search.limit import Limit
+from shardwright.search.mixed.bench import Bench, Stock
 from shardwright.search.mixed.market import Market, Values, prices_of
 from shardwright.search.mixed.terms import Ground, first_frames, split
 
@@ -19,11 +21,36 @@ WIDE = 0.2
 """Gap that is shown first."""
 FINE = 0.0005
 """From one limit of the grid to the next."""
+FIRST = 16
+"""Steps of the grid by which a limit is lowered first."""
+ROUND = 16
+"""Frames that are tested before the clock is looked at; whatever the workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricing:
+    """A frame of a market that may have no plan by a limit.
+
+    Args:
+        market: its place on the bench. start: what is known of its shapes there at no earlier a limit, or near by.
+    """
+
+    market: int
+    frame: Frame
+    limit_s: float
+    start: Values | None
+
+
+def tested(stock: Stock, asked: Pricing) -> tuple[Dual, Values | None]:
+    """Prices of a frame, and what is known of its shapes where they do not close it."""
+    market = stock.markets[asked.market]
+    dual, values = market.priced(asked.frame, asked.limit_s, start=asked.start)
+    return dual, None if dual.samples < market.batch else values
 
 
 @dataclass(slots=True)
 class Closing:
-    """The frames of one market, as far as they are closed.
+    """The frames of one market, as far as they are closed. All frames of a round are tested at one limit, wherever that is done.
 
     Args:
         closed: prices of the leaves that no plan of which ends by their limit. open: leaves in which one may, and what is known of their
@@ -31,68 +58,67 @@ class Closing:
     """
 
     market: Market
+    bench: Bench
     closed: dict[Frame, Dual] = field(default_factory=dict)
-    open: dict[Frame, Values] = field(default_factory=dict)
+    open: dict[Frame, Values | None] = field(default_factory=dict)
     tests: int = 0
     clock: Limit = field(default_factory=Limit)
 
     def close(self, limit_s: float, *, most: int) -> bool:
         """Close frames at a limit, and split those that stay open, in at most so many tests; whether all are closed."""
         # The widest first, so that no part of the space is split to the end before another is begun.
-        waiting: deque[tuple[Frame, Values | None]] = deque((frame, None) for frame in first_frames(self.market.ground))
+        waiting: dict[Frame, Values | None] = dict.fromkeys(first_frames(self.market.ground))
         self.closed.clear()
         self.open.clear()
         end = self.tests + most
-        while waiting:
-            frame, start = waiting.popleft()
+        while waiting and self.tests < end:
             if self.clock.passed():
                 return False
-            if self.tests >= end and start is not None:
-                self.open[frame] = start
-                continue
-            dual, values = self._test(frame, limit_s, start)
-            if dual.samples < self.market.batch:
-                self.closed[frame] = dual
-                continue
-            parts = split(frame)
-            waiting.extend((part, values) for part in parts)
-            if not parts:
-                self.open[frame] = values
+            some = dict(islice(waiting.items(), min(ROUND, end - self.tests)))
+            left = self._left(some, limit_s)
+            waiting = {frame: start for frame, start in waiting.items() if frame not in some}
+            for frame, values in left.items():
+                parts = split(frame)
+                waiting |= dict.fromkeys(parts, values)
+                if not parts:
+                    self.open[frame] = values
+        self.open |= waiting
         return not self.open
 
     def lowered(self, limit_s: float) -> float:
-        """Close what is open at a lower limit: the largest one, to FINE, that closes all. Returns it."""
-        for frame, start in sorted(self.open.items(), key=lambda one: one[0].replicas):
-            if self.clock.passed():
-                return 0.0
-            dual, _ = self._test(frame, limit_s, start)
-            if dual.samples >= self.market.batch:
-                limit_s, dual = self._earliest(frame, limit_s, start)
-            self.closed[frame] = dual
+        """Close what is open at a lower limit: the largest one, to FINE, that closes all. Returns it; 0 where the clock's limit passes.
+
+        From the limit down by doubled steps, then by the middle; only frames that are open at a later limit are tested at an earlier one.
+        """
+        left = self._left(self.open, limit_s)
         self.open.clear()
-        return limit_s
-
-    def _test(self, frame: Frame, limit_s: float, start: Values | None) -> tuple[Dual, Values]:
-        self.tests += 1
-        return self.market.priced(frame, limit_s, start=start)
-
-    def _earliest(self, frame: Frame, limit_s: float, start: Values) -> tuple[float, Dual]:
-        """The largest limit of the grid that closes a frame, and its prices there."""
-        high, step = step_of(limit_s), 16
-        low = high - step
-        closed, start = self._test(frame, seconds_of(low), start)
-        while closed.samples >= self.market.batch and not self.clock.passed():
-            high, step = low, 2 * step
-            low -= step
-            closed, start = self._test(frame, seconds_of(low), start)
-        while high - low > 1:
+        high, step = step_of(limit_s), FIRST
+        low = high + 1
+        while left and not self.clock.passed():
+            low = high - step
+            still = self._left(left, seconds_of(low))
+            if not still:
+                break
+            high, step, left = low, 2 * step, still
+        while left and high - low > 1 and not self.clock.passed():
             middle = (low + high) // 2
-            dual, values = self._test(frame, seconds_of(middle), start)
-            if dual.samples < self.market.batch:
-                low, closed = middle, dual
+            still = self._left(left, seconds_of(middle))
+            if still:
+                high, left = middle, still
             else:
-                high, start = middle, values
-        return seconds_of(low), closed
+                low = middle
+        if self.clock.stopped_at:
+            return 0.0
+        return seconds_of(low) if left else limit_s
+
+    def _left(self, frames: Mapping[Frame, Values | None], limit_s: float) -> dict[Frame, Values]:
+        """Test frames at one limit: those that stay open, and what is known of their shapes."""
+        place = self.bench.place(self.market)
+        tests = [Pricing(market=place, frame=frame, limit_s=limit_s, start=start) for frame, start in frames.items()]
+        found = dict(zip(frames, self.bench.map(tested, tests), strict=True))
+        self.tests += len(tests)
+        self.closed |= {frame: dual for frame, (dual, values) in found.items() if values is None}
+        return {frame: values for frame, (_, values) in found.items() if values is not None}
 
 
 def step_of(limit_s: float) -> int:
@@ -111,17 +137,17 @@ def aimed_at(best_s: float, gap: float) -> float:
 
 
 def lower_bound(
-    markets: tuple[Market, ...], best_s: float, *, tolerance: float, clock: Limit | None = None
+    bench: Bench, markets: tuple[Market, ...], best_s: float, *, tolerance: float, clock: Limit | None = None
 ) -> tuple[float, tuple[Closing, ...]]:
     """Seconds that no plan of any market ends before, and the frames that show it; 0 where the clock leaves no time to show any.
 
     Where not all frames close within `tolerance` of the best, the limit is that by which the earliest of them ends. A wide gap is shown
     first, which takes little and stands if the clock's limit passes.
     """
-    clock, found = clock or Limit(), (0.0, tuple(Closing(market=market) for market in markets))
+    clock, found = clock or Limit(), (0.0, tuple(Closing(market=market, bench=bench) for market in markets))
     for share in (max(WIDE, tolerance), tolerance):
         limit = aimed_at(best_s, share)
-        closings = tuple(Closing(market=market, tests=before.tests, clock=clock) for market, before in zip(markets, found[1], strict=True))
+        closings = tuple(Closing(market=one, bench=bench, tests=old.tests, clock=clock) for one, old in zip(markets, found[1], strict=True))
         for closing in closings:
             if limit and not closing.close(limit, most=min(max(SHAPES // len(closing.market.shapes), FEWEST), TESTS)):
                 limit = closing.lowered(limit)

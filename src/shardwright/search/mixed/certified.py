@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 
 from shardwright.search.certificate import Certificate, assert_sound
-from shardwright.search.exact.find import universal_seconds
 from shardwright.search.frames import MixedPart
 from shardwright.search.grid.find import problem_text
 from shardwright.search.mixed.incumbents import Standing
+from shardwright.search.universal import universal_seconds
 
 
 def certified(standing: Standing, part: MixedPart, space: str, *, best_s: float, shown_s: float, stopped_at: int) -> Certificate:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiled
@@ -15,13 +14,12 @@ from shardwright.search.mixed.market import Market, Values, prices_of
 from shardwright.search.mixed.place import MixedLane, MixedPlan
 from shardwright.search.mixed.terms import Ground, Terms
 from shardwright.search.mixed.values import best_cut
+from shardwright.search.mixed.whole import whole_replicas
 
 PAIRED = 400
 """Shapes of which every pair is tried: those that gain most under the prices of the linear program."""
 COLUMNS = 160
 """Shapes that the integer program chooses from where there are more pools than two."""
-NODES = 100
-"""Nodes that the integer program looks at."""
 NEAR = 6
 """Microbatches less than its most that a shape may do, when the batch is dealt out exactly."""
 
@@ -115,23 +113,12 @@ def _integer(market: Market, values: Values, chosen: IntArray, *, replicas: tupl
     most = most_replicas(shapes.use[chosen], devices, worth, batch=batch, high=high, grain=grain)
     if not most.any():
         return None
-    rows = np.zeros((len(devices) + 2 + n, 2 * n))
-    rows[: len(devices), :n] = grain * shapes.use[chosen].T
-    rows[len(devices), :n] = grain
-    rows[len(devices) + 1, n:] = 1.0
-    rows[len(devices) + 2 :, :n], rows[len(devices) + 2 :, n:] = np.eye(n), -np.diag(most)
-    lower = np.concatenate([np.zeros(len(devices)), [low, 0.0], np.full(n, -np.inf)])
-    upper = np.concatenate([devices, [high, lanes], np.zeros(n)])
-    found = milp(
-        np.concatenate([-grain * worth, np.full(n, 1e-6)]),
-        integrality=np.ones(2 * n),
-        bounds=Bounds(np.zeros(2 * n), np.concatenate([most, np.ones(n)])),
-        constraints=LinearConstraint(rows, lower, upper),
-        options={"node_limit": NODES, "mip_rel_gap": 1e-3},
-    )
-    if found.x is None:
+    rows = grain * np.concatenate([shapes.use[chosen].T, np.ones((1, n))])
+    within = np.array([*np.zeros(len(devices)), low]), np.array([*devices, high])
+    found = whole_replicas(-grain * worth, rows, within, most=most, others=np.zeros(0), shapes=lanes)
+    if found is None:
         return None
-    many = grain * np.rint(found.x[:n]).astype(np.int64)
+    many = grain * found
     used = np.flatnonzero(many)
     enough = worth @ many >= batch and (shapes.use[chosen].T @ many <= devices).all()
     return Composition(shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]) if enough else None

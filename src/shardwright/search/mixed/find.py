@@ -17,13 +17,17 @@ from shardwright.search.engine.serial import Serial
 from shardwright.search.frames import GIVEN_UP, Closed, MixedPart, Stops, worth_of
 from shardwright.search.limit import Limit, limit_of, out_of_time
 from shardwright.search.mixed.alone import Alone, Known, each_alone
+from shardwright.search.mixed.bench import Bench
 from shardwright.search.mixed.bound import Closing, aimed_at, lower_bound
 from shardwright.search.mixed.certified import certified
 from shardwright.search.mixed.choices import Choices
+from shardwright.search.mixed.composing import composing_of, look_at_limits
 from shardwright.search.mixed.fewer import look_at_fewer
-from shardwright.search.mixed.incumbents import Composing, Standing, look_at_one_shape, parts_of, simulate_best
+from shardwright.search.mixed.incumbents import Standing, simulate_best
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.meshes import has_experts
+from shardwright.search.mixed.one_shape import look_at_one_shape
+from shardwright.search.mixed.parts import parts_of
 from shardwright.search.mixed.pattern import pattern_of
 from shardwright.search.mixed.place import MixedPlan, pipelines_text
 from shardwright.search.mixed.polish import polish
@@ -101,7 +105,7 @@ def find_mixed(
         problem: its devices have the memory that plans may fill. choices: what is pinned; None = nothing. top: next best compositions that
             are told. tolerance: gap that is good enough. time_limit_s: past it the best so far stands with what is proven by then.
         stops: at which looks at the clock a search was stopped, to repeat it (see `search.limit.limit_of`). memory: bytes for the members
-            of all pools' grids. engine: where pools are searched, one after another without; the answer is the same.
+            of all pools' grids. engine: where tasks are worked out, one after another without; the answer is the same.
 
     Raises:
         UsageError: nothing has what is pinned.
@@ -136,7 +140,7 @@ def find_mixed(
         if not markets:
             _require_grid(singles)
             return _Found(standing=standing, singles=singles, markets=markets, closings=(), lower_s=inf)
-        lower_s, closings = _narrowed(standing, markets, clocks[1], tolerance=tolerance, progress=progress)
+        lower_s, closings = _narrowed(standing, markets, clocks[1], engine or Serial(), tolerance=tolerance, progress=progress)
         return _Found(standing=standing, singles=singles, markets=markets, closings=closings, lower_s=lower_s)
 
     def on_fewer(own: Problem) -> tuple[Standing, dict[Options, Ground]]:
@@ -176,7 +180,7 @@ def _require_grid(singles: list[Alone]) -> None:
 
 
 def _narrowed(
-    standing: Standing, markets: dict[Options, Market], proof: Limit, *, tolerance: float, progress: Progress | None
+    standing: Standing, markets: dict[Options, Market], proof: Limit, engine: Engine, *, tolerance: float, progress: Progress | None
 ) -> tuple[float, tuple[Closing, ...]]:
     """The bound of all markets, after as many rounds of compositions and simulations as bring the best within `tolerance` of it.
 
@@ -187,26 +191,28 @@ def _narrowed(
     def say(what: str, number: int) -> None:
         _say(progress, standing_text(what, best_s=standing.best_s, lower_s=found[0], limit=standing.limit), number, len(ROUNDS))
 
-    found: tuple[float, tuple[Closing, ...]] = 0.0, tuple(Closing(market=market) for market in markets.values())
+    parts = [(options, part) for options, market in markets.items() for part in parts_of(market)]
+    bench = Bench.of(engine, standing.problem, [part for _, part in parts])
+    grounds = {options: market.ground for options, market in markets.items()}
+    found: tuple[float, tuple[Closing, ...]] = 0.0, tuple(Closing(market=market, bench=bench) for market in markets.values())
     say("find when compositions can end", 0)
     for options, market in markets.items():
-        look_at_one_shape(standing, market, options)
-    composing = [Composing.of(standing, part, options) for options, market in markets.items() for part in parts_of(market)]
+        look_at_one_shape(standing, bench, market, options)
+    composing = composing_of(standing, bench, parts)
     proved_s = inf
     for number, (limits, most) in enumerate(ROUNDS):
         say("compose and simulate", number)
-        for one in composing:
-            one.look(standing, most=limits)
-            simulate_best(standing, markets, most=most)
+        look_at_limits(standing, bench, composing, most=limits)
+        simulate_best(standing, bench, grounds, most=most * len(composing))
         if standing.best is not None and found[0] >= aimed_at(standing.best_s, tolerance):
             break
         if number in PROVED:
             say("polish the best", number)
-            polish(standing, {options: market.ground for options, market in markets.items()})
+            polish(standing, grounds)
             if standing.best_s >= proved_s:
                 continue
             say("prove that nothing is faster", number)
-            found = lower_bound(tuple(markets.values()), standing.best_s, tolerance=tolerance, clock=proof)
+            found = lower_bound(bench, tuple(markets.values()), standing.best_s, tolerance=tolerance, clock=proof)
             proved_s = standing.best_s
             if found[0] >= aimed_at(standing.best_s, tolerance):
                 break

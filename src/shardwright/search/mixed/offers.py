@@ -6,19 +6,20 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from shardwright.arrays import IntArray
 from shardwright.cost.spending import SECONDS_PER_HOUR
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Floor
-from shardwright.search.mixed.compose import COLUMNS, NODES, Composition, dealt, most_replicas, unlike
+from shardwright.search.mixed.compose import COLUMNS, Composition, dealt, most_replicas, unlike
+from shardwright.search.mixed.composing import composed_frames
 from shardwright.search.mixed.floors import Known, floor_of, with_rates
-from shardwright.search.mixed.incumbents import MixedCandidate, Standing, composed_frames
+from shardwright.search.mixed.incumbents import MixedCandidate, Standing
 from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.place import MixedPlan, devices_of, general_plan
 from shardwright.search.mixed.prices import Prices
 from shardwright.search.mixed.tariff import Tariff
+from shardwright.search.mixed.whole import whole_replicas
 from shardwright.simulator.predict import step_spending
 from shardwright.simulator.simulate import SimulatedPlan
 from shardwright.strategy.plan.plan import Plan
@@ -139,24 +140,17 @@ def _cheapest(
     k, packs = len(pools), devices / tariff.sizes
     taken = tariff.rates * tariff.sizes
     rents = taken * (SECONDS_PER_HOUR if tariff.unit == "usd" else 0.0)
-    # Columns: replicas, whether a shape is used, nodes of each pool.
-    rows = np.zeros((k + 4 + n, 2 * n + k))
-    rows[:k, :n], rows[:k, 2 * n :] = grain * use.T, -np.diag(tariff.sizes.astype(np.float64))
-    rows[k, :n], rows[k + 1, n : 2 * n], rows[k + 2, :n] = grain, 1.0, grain * worth / market.batch
-    rows[k + 3, 2 * n :] = rents
-    rows[k + 4 :, :n], rows[k + 4 :, n : 2 * n] = np.eye(n), -np.diag(most)
-    lower = np.concatenate([np.full(k, -np.inf), [low, 0.0, 1.0, 0.0], np.full(n, -np.inf)])
-    upper = np.concatenate([np.zeros(k), [high, lanes, np.inf, book.budget], np.zeros(n)])
-    found = milp(
-        np.concatenate([np.zeros(n), np.full(n, 1e-6), taken / taken.max()]),
-        integrality=np.ones(2 * n + k),
-        bounds=Bounds(np.zeros(2 * n + k), np.concatenate([most, np.ones(n), np.floor(packs)])),
-        constraints=LinearConstraint(rows, lower, upper),
-        options={"node_limit": NODES, "mip_rel_gap": 1e-3},
-    )
-    if found.x is None:
+    # Columns: replicas, nodes of each pool.
+    rows = np.zeros((k + 3, n + k))
+    rows[:k, :n], rows[:k, n:] = grain * use.T, -np.diag(tariff.sizes.astype(np.float64))
+    rows[k, :n], rows[k + 1, :n], rows[k + 2, n:] = grain, grain * worth / market.batch, rents
+    lower = np.concatenate([np.full(k, -np.inf), [low, 1.0, 0.0]])
+    upper = np.concatenate([np.zeros(k), [high, np.inf, book.budget]])
+    costs = np.concatenate([np.zeros(n), taken / taken.max()])
+    found = whole_replicas(costs, rows, (lower, upper), most=most, others=np.floor(packs), shapes=lanes)
+    if found is None:
         return None
-    many = grain * np.rint(found.x[:n]).astype(np.int64)
+    many = grain * found
     used = np.flatnonzero(many)
     enough = worth @ many >= market.batch and (use.T @ many <= devices).all()
     return Composition(shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]) if enough else None

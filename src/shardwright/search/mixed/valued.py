@@ -16,13 +16,16 @@ from shardwright.search.engine.protocol import Engine
 from shardwright.search.engine.serial import Serial
 from shardwright.search.frames import Cell, Stops
 from shardwright.search.limit import Limit, limit_of
+from shardwright.search.mixed.bench import Bench
 from shardwright.search.mixed.choices import Choices
+from shardwright.search.mixed.composing import composing_of, first_limit, look_at_limits, whole_frame
 from shardwright.search.mixed.find import ALONE, COMPOSED, ROUNDS, MixedAnswer, option_rows
 from shardwright.search.mixed.floors import Known
-from shardwright.search.mixed.incumbents import Composing, Standing, first_limit, look_at_one_shape, simulate_best, whole_frame
+from shardwright.search.mixed.incumbents import Standing, simulate_best
 from shardwright.search.mixed.march import cell_of, earliest_within, march
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.offers import Book, Point, limits_between, look_at
+from shardwright.search.mixed.one_shape import look_at_one_shape
 from shardwright.search.mixed.own_grids import OwnGrids
 from shardwright.search.mixed.polish import climb, polish
 from shardwright.search.mixed.pools import pools_of
@@ -206,14 +209,15 @@ def _look_fast(search: GoalSearch) -> None:
     """Plans that end early, whatever they take: those of a search for time."""
     standing, markets = search.book.standing, search.markets
     search.say("compose the fastest plans")
+    bench = Bench.of(search.own.engine, standing.problem, tuple(markets.values()))
+    grounds = {options: market.ground for options, market in markets.items()}
     for options, market in markets.items():
-        look_at_one_shape(standing, market, options)
-    composing = [Composing.of(standing, market, options) for options, market in markets.items()]
+        look_at_one_shape(standing, bench, market, options)
+    composing = composing_of(standing, bench, tuple(markets.items()))
     for limits, most in ROUNDS[:FAST]:
-        for one in composing:
-            one.look(standing, most=limits)
-        simulate_best(standing, markets, most=most)
-    polish(standing, {options: market.ground for options, market in markets.items()})
+        look_at_limits(standing, bench, composing, most=limits)
+        simulate_best(standing, bench, grounds, most=most)
+    polish(standing, grounds)
     standing.waiting = []
 
 

@@ -1,0 +1,216 @@
+"""Compositions at limits a little above the bound, frame by frame, that wait for their simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from itertools import pairwise
+from math import inf
+from typing import NamedTuple
+
+from shardwright.cost.model_flops import LONGEST_STEP_S
+from shardwright.runtime.runtime import Options
+from shardwright.search.frames import Frame
+from shardwright.search.mixed.bench import Bench, Stock
+from shardwright.search.mixed.compose import compositions, dealt
+from shardwright.search.mixed.incumbents import Standing
+from shardwright.search.mixed.market import Market, Values
+from shardwright.search.mixed.terms import replica_edges
+
+RISE, COARSEST = 0.01, 0.04
+"""Share of a limit by which the next is later; at most, where frames stay closed."""
+WORTH = 0.995
+"""Limits nearer to the best are not worth a look."""
+LEVELS = 3
+"""Limits at which compositions of a frame are looked for, from the first that leaves any."""
+NEARLY = 0.01
+"""Share of a limit to which that one is found."""
+PAIRS = 60
+"""Compositions of a frame by a limit."""
+FEW = 150_000
+"""Shapes of which as many limits are looked at as are asked for; of twice as many half."""
+LANES = 2
+"""Shapes of a composition at most on two pools; one more for each further pool."""
+AT_ONCE = 4
+"""Limits of a market that are priced in a round, whatever the workers."""
+
+Lanes = list[tuple[int, int, int]]
+"""(shape, replicas, microbatches) of each lane."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A frame of a market whose compositions by a limit are looked for.
+
+    Args:
+        market: its place on the bench. turn: of the frame. step: share of the limit by which the next is later where prices close this
+            one. left: limits at which compositions are looked for. values: what is known of its shapes.
+    """
+
+    market: int
+    turn: int
+    frame: Frame
+    limit_s: float
+    step: float
+    left: int
+    values: Values
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """The smallest limit first."""
+        return self.limit_s, self.turn
+
+
+class Seen(NamedTuple):
+    """What is known of a frame's shapes by a limit, and whether prices close it."""
+
+    values: Values
+    closed: bool
+
+
+def priced(stock: Stock, look: Look) -> Seen:
+    """Whether prices close a frame by a limit."""
+    market = stock.markets[look.market]
+    dual, values = market.priced(look.frame, look.limit_s, start=look.values)
+    return Seen(values, dual.samples < market.batch)
+
+
+def composed(stock: Stock, look: Look) -> tuple[Values, list[Lanes]]:
+    """Compositions of a frame by a limit, and what is known of its shapes then."""
+    market = stock.markets[look.market]
+    pools = market.ground.table.pools
+    dual, values = market.priced(look.frame, look.limit_s, start=look.values, thorough=True)
+    lanes, node = max(LANES, len(pools)), max(pool.node for pool in pools)
+    found = [
+        dealt(one, market.shapes.mbs, batch=market.batch)
+        for grain in dict.fromkeys((node, 1))
+        for one in compositions(market, dual, values, replicas=look.frame.replicas, lanes=lanes, grain=grain, most=PAIRS)
+    ]
+    return values, found
+
+
+@dataclass(slots=True)
+class Composing:
+    """Compositions of a market that are still to be looked for, frame by frame.
+
+    Args:
+        waiting: a heap. A frame that prices close at a limit waits for one that is later by its step, twice as far each time; one that
+            they do not is looked at, and waits for the next level.
+        left: limits at which compositions are still looked for in this round.
+    """
+
+    market: Market
+    options: Options
+    waiting: list[tuple[tuple[float, int], Look]]
+    left: int = 0
+
+    def next(self, standing: Standing) -> list[Look]:
+        """The smallest limits, taken from the heap."""
+        found: list[Look] = []
+        while self.left and self.waiting and len(found) < AT_ONCE and self.waiting[0][0][0] < standing.best_s * WORTH:
+            found.append(heappop(self.waiting)[1])
+        return found
+
+    def chosen(self, looks: Sequence[tuple[Look, Seen]]) -> list[Look]:
+        """Of frames that were priced those of which compositions are looked for; the others wait, closed ones for a later limit."""
+        found: list[Look] = []
+        for look, seen in looks:
+            known = replace(look, values=seen.values)
+            if seen.closed:
+                self._wait(replace(known, limit_s=look.limit_s * (1 + look.step), step=min(2 * look.step, COARSEST)))
+            elif self.left:
+                self.left -= 1
+                found.append(known)
+            else:
+                self._wait(known)
+        return found
+
+    def take(self, standing: Standing, look: Look, values: Values, found: list[Lanes]) -> None:
+        """Let compositions wait for their simulation."""
+        for lanes in found:
+            standing.consider(self.market, lanes, look.limit_s, self.options)
+        if look.left > 1:
+            self._wait(replace(look, limit_s=look.limit_s * (1 + RISE), left=look.left - 1, values=values))
+
+    def _wait(self, look: Look) -> None:
+        heappush(self.waiting, (look.rank, look))
+
+
+def composing_of(standing: Standing, bench: Bench, markets: Sequence[tuple[Options, Market]]) -> list[Composing]:
+    """Every frame of each market, from the limit on at which prices no longer close them all together."""
+    most = min(standing.best_s * WORTH, LONGEST_STEP_S)
+    firsts = bench.map(_first_of, [First(market=bench.place(market), most=most) for _, market in markets])
+    return [_begun(bench, market, options, *first) for (options, market), first in zip(markets, firsts, strict=True)]
+
+
+def look_at_limits(standing: Standing, bench: Bench, composing: Sequence[Composing], *, most: int) -> None:
+    """Let compositions wait for their simulation, at so many limits of each market at most, the smallest first."""
+    for one in composing:
+        one.left = max(most * FEW // max(len(one.market.shapes), FEW), 1)
+    while not standing.ends():
+        asked = [(one, one.next(standing)) for one in composing]
+        if not any(looks for _, looks in asked):
+            return
+        seen = iter(bench.map(priced, [look for _, looks in asked for look in looks]))
+        chosen = [(one, look) for one, looks in asked for look in one.chosen([(look, next(seen)) for look in looks])]
+        found = bench.map(composed, [look for _, look in chosen])
+        for (one, look), (values, lanes) in zip(chosen, found, strict=True):
+            one.take(standing, look, values, lanes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class First:
+    """A market whose first limit is asked for: its place on the bench, and the latest limit."""
+
+    market: int
+    most: float
+
+
+def _first_of(stock: Stock, asked: First) -> tuple[float, Values | None]:
+    market = stock.markets[asked.market]
+    return first_limit(market, whole_frame(market), most=asked.most)
+
+
+def _begun(bench: Bench, market: Market, options: Options, first: float, values: Values | None) -> Composing:
+    place, waiting = bench.place(market), []
+    for turn, frame in enumerate(composed_frames(market) if values is not None else []):
+        assert values is not None
+        look = Look(market=place, turn=turn, frame=frame, limit_s=first, step=RISE, left=LEVELS, values=values)
+        waiting.append((look.rank, look))
+    return Composing(market=market, options=options, waiting=waiting)
+
+
+def composed_frames(market: Market) -> list[Frame]:
+    """Frames that compositions are asked of: replicas from one power of two to the next, in halves."""
+    ground = market.ground
+    edges = [*(edge for edge in replica_edges(ground.most_replicas) if edge <= ground.most_replicas), ground.most_replicas + 1]
+    ranges = [(low, high - 1) for low, high in pairwise(edges)]
+    return [Frame(replicas=some, tp=ground.least_tp, nodes=(0.0, ground.nodes)) for some in ranges]
+
+
+def whole_frame(market: Market) -> Frame:
+    """The frame of any number of replicas."""
+    ground = market.ground
+    return Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes))
+
+
+def first_limit(market: Market, frame: Frame, *, most: float) -> tuple[float, Values | None]:
+    """The limit, to a percent, at which prices no longer close a frame, and what is known of its shapes there.
+
+    Args:
+        most: where they close it there too, it is inf and nothing is known.
+    """
+    dual, values = market.priced(frame, most)
+    if dual.samples < market.batch:
+        return inf, None
+    low, high = 0.0, most
+    while high - low > NEARLY * high:
+        # From above by halves, then by the middle.
+        middle = (low + high) / 2 if low else high / 2
+        dual, found = market.priced(frame, middle, start=values)
+        if dual.samples >= market.batch:
+            high, values = middle, found
+        else:
+            low = middle
+    return high, values

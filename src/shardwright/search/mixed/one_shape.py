@@ -1,0 +1,66 @@
+"""Plans of one shape, whose replicas sum gradients stage by stage and wait for no others'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+
+from shardwright.cost.model_flops import LONGEST_STEP_S
+from shardwright.runtime.runtime import Options
+from shardwright.search.frames import Frame
+from shardwright.search.mixed.bench import Bench, Stock
+from shardwright.search.mixed.composing import WORTH, whole_frame
+from shardwright.search.mixed.incumbents import LOOSE, Standing
+from shardwright.search.mixed.market import Market, Values
+from shardwright.search.mixed.parts import weights_of
+
+SINGLE = 400
+"""Shapes of which each number of replicas that shares the batch equally is tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equal:
+    """Replicas that share the batch equally.
+
+    Args:
+        market: its place on the bench. limit_s: by which they end. whole: what is known of shapes by then of any number of replicas.
+    """
+
+    market: int
+    replicas: int
+    limit_s: float
+    whole: Values
+
+
+def look_at_one_shape(standing: Standing, bench: Bench, market: Market, options: Options) -> None:
+    """Let plans of one shape wait: of each number of replicas that shares the batch equally the shapes that end first."""
+    if standing.ends():
+        return
+    limit = standing.best_s * WORTH if isfinite(standing.best_s) else LONGEST_STEP_S
+    whole, place = market.values(whole_frame(market), limit), bench.place(market)
+    counts = [replicas for replicas in range(1, market.ground.most_replicas + 1) if market.batch % replicas == 0]
+    asked = [Equal(market=place, replicas=replicas, limit_s=limit, whole=whole) for replicas in counts]
+    for replicas, found in zip(counts, bench.map(shapes_that_end, asked), strict=True):
+        for shape, microbatches in found:
+            standing.consider(market, [(shape, replicas, microbatches)], limit / LOOSE, options)
+
+
+def shapes_that_end(stock: Stock, asked: Equal) -> list[tuple[int, int]]:
+    """(shape, microbatches of each replica) of those that do the batch by the limit, of the shapes that fill most of the cluster."""
+    market, replicas = stock.markets[asked.market], asked.replicas
+    shapes, ground = market.shapes, market.ground
+    each = np.where(market.batch % (replicas * shapes.mbs) == 0, market.batch // (replicas * shapes.mbs), 0)
+    room = (each > 0) & (replicas * shapes.use <= market.devices).all(axis=1) & (asked.whole.microbatches >= each)
+    which = np.flatnonzero(room)
+    if not len(which):
+        return []
+    frame = Frame(replicas=(replicas, replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes))
+    values = market.values(frame, asked.limit_s, asked.whole)
+    values.microbatches = np.minimum(values.microbatches, each)
+    # Those that fill most of the cluster first: few others can be best.
+    which = which[np.argsort(-(shapes.use[which] @ weights_of(market)), kind="stable")[:SINGLE]]
+    market.refine(values, which, above=each[which] - 1)
+    ends = which[values.microbatches[which] == each[which]]
+    return list(zip(ends.tolist(), each[ends].tolist(), strict=True))
