@@ -30,7 +30,6 @@ ZONED = "h100-sxm:8@east+a100-sxm-80gb:8@west"
         ("h100-sxm:8+v100-sxm-16gb:8", ["--precision", "bf16"], 4, "v100-sxm-16gb has no units for bf16"),
         ("h100-sxm:8+a100-sxm-80gb:8", ["--precision", "fp8"], 4, "a100-sxm-80gb has no units for fp8"),
         ("h100-sxm:8+tpu-v5p:8", [], 8, "does not run on tpu-v5p"),
-        ("h100-sxm:8+mi300x:8", [], 4, "no collective library spans accelerators of NVIDIA and AMD"),
         ("h100-sxm:8+v100-sxm:8@", [], 4, "is no name"),
         ("h100-sxm:8+v101:8", [], 4, "unknown accelerator, instance or cluster 'v101'"),
         ("h100-sxm:8+v100-sxm-16gb:12", [], 4, "12 x v100-sxm-16gb do not fill nodes of 8"),
@@ -76,3 +75,12 @@ def test_links_of_zones_are_said_and_a_latency_that_is_not_given_too(capsys: pyt
     shown = " ".join(capsys.readouterr().out.split())
     assert "a to b 10 Gb/s a node, no latency was given, so none is counted; b to a 5 Gb/s a node, 30 ms" in shown
     assert "a single non-blocking switch in each zone" in shown
+
+
+def test_a_library_over_several_vendors_is_assumed_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = "plan two devices 16\nlane main samples 8 in 8\n  stages embed+2, 2+head on 0, 8\n    all = .\norder 1f1b(main)\n"
+    (tmp_path / "two.plan").write_text(body, encoding="utf-8")
+    for other, said in (("mi300x", True), ("a100-sxm-80gb", False)):
+        words = ["simulate", "examples/tiny.json", f"h100-sxm:8+{other}:8", *SIZES[:-1], "--strategy", str(tmp_path / "two.plan")]
+        assert run(words) == 0
+        assert ("one collective library over NVIDIA and AMD" in " ".join(capsys.readouterr().out.split())) == said

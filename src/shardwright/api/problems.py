@@ -89,7 +89,6 @@ def problem_of(request: Request) -> Problem:
     problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=load_runtime(request.runtime))
     for group in problem.cluster.groups:
         _require_units(group.kind.accelerator, problem)
-    _require_one_library(problem)
     _require_countable(problem)
     return one_of_equals(problem)
 
@@ -103,17 +102,6 @@ def _require_units(device: Accelerator, problem: Problem) -> None:
         raise RuntimeModelError(
             f"{runtime.name} does not run on {device.name}, but on accelerators of {', '.join(runtime.vendors)}",
             hint=f"--runtime {default_runtime(device.vendor)}",
-        )
-
-
-def _require_one_library(problem: Problem) -> None:
-    """Devices of several vendors have no collective library in common, but for messages that the executor sends itself."""
-    devices = [group.kind.accelerator for group in problem.cluster.groups]
-    vendors = tuple(dict.fromkeys(device.vendor for device in devices if device.vendor in VENDORS))
-    if len(vendors) > 1 and problem.runtime.collective_library != "messages":
-        raise ClusterError(
-            f"no collective library spans accelerators of {' and '.join(vendors)}",
-            hint="plan the devices of each vendor by themselves; `compare` sets them side by side",
         )
 
 

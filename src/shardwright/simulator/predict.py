@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from shardwright.cost.answered import answered, shares
 from shardwright.cost.columns import problem_machine
@@ -11,6 +12,7 @@ from shardwright.cost.device_network import group_problem, kind_of
 from shardwright.cost.kernel_lookup import attention_is_tabled
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.spending import Spending, spending_of
+from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.graph import counts_by_group
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem, under
@@ -130,7 +132,22 @@ def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Sourc
     """Those of every kind of node that the plan uses, each said once; then what answered for its kernels."""
     used = [group for group, count in enumerate(counts_by_group(problem.cluster, working_devices(Same(result.program.stages)))) if count]
     known = dict.fromkeys(_of_kind(problem, kind, s) for kind in used for s in problem_sources(group_problem(problem, kind)))
-    return (*cluster_sources(problem.cluster), *known, *_answers(problem, result))
+    vendors = dict.fromkeys(problem.cluster.groups[kind].kind.accelerator.vendor for kind in used)
+    return (*cluster_sources(problem.cluster), *_shared_library(tuple(vendors)), *known, *_answers(problem, result))
+
+
+_ACROSS_VENDORS: Final = Origin(
+    evidence=Evidence.ASSUMED,
+    reference="FlagCX 0.5 joins NCCL and RCCL (https://github.com/FlagOpen/FlagCX, README); its rates are not published",
+)
+
+
+def _shared_library(vendors: tuple[str, ...]) -> tuple[Source, ...]:
+    """What groups over devices of several vendors need, of which no vendor's own library spans two."""
+    if len(vendors) < 2:
+        return ()
+    quantity = f"one collective library over {' and '.join(vendors)}"
+    return (Source(quantity=quantity, value="priced as the runtime's own", origin=_ACROSS_VENDORS),)
 
 
 def _of_kind(problem: Problem, kind: int, source: Source) -> Source:
