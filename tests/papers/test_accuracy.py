@@ -29,9 +29,9 @@ SHORT = {
         "MaxText 4 to 14 %, Paxml 9 to 12 %, torchtitan's fp8 1 to 12 %, current scaling on Blackwell 4 to 11 %",
     ),
     ("NVFP4", "model"): (
-        0.169,
-        "Llama 3 on GB200 7.2 %, on GB300 20.4 %; Nemotron 3 Super on GB200 -26 %, on B300 +37 %; 16.4 % while Llama 3 on GB200 was priced "
-        "with userbuffers, which its recipe switches off in 4 bits",
+        0.151,
+        "Llama 3 on GB200 7.2 %, where its recipe switches userbuffers off, on GB300 20.4 %: the products' rate there; Nemotron 3 Super on "
+        "GB200 -19 %, on B300 +39 %, whose last layers stay in 16 bits",
     ),
     ("SimuMax B200", "model"): (0.050, "DeepSeek-V2's unfused kernels; Blackwell's clock without the Llama rows"),
     ("Korthikanti", "model"): (0.042, "selective rows 6 to 9 % too slow since the Ampere clock also fits runs without tensor parallelism"),
