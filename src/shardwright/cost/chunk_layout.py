@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,16 +20,19 @@ from shardwright.program.same import Same
 from shardwright.program.stages.chunks import Content, chunk_contents
 
 
+@lru_cache(maxsize=1024)
 def has_head(block: Block) -> bool:
     """The block computes logits."""
     return any(o.klass is OperatorClass.HEAD for o in block.operators)
 
 
+@lru_cache(maxsize=1024)
 def has_table(block: Block) -> bool:
     """The block has a trained table of words, whose gradient is a temporary of its own."""
     return any(p.klass in TABLES and p.trainable for o in block.operators for p in o.parameters)
 
 
+@lru_cache(maxsize=1024)
 def has_trained(block: Block) -> bool:
     """Some parameter of the block has a gradient."""
     return any(p.trainable for o in block.operators for p in o.parameters)
@@ -64,21 +68,52 @@ def is_unit(block: Block) -> bool:
     return not block.has_words
 
 
+class _Blocks(NamedTuple):
+    """Of every block of a model, as in `ChunkLayout`; whether it has a backward, and something trained."""
+
+    layer: BoolArray
+    unit: BoolArray
+    end: BoolArray
+    head: BoolArray
+    back: list[bool]
+    trained: list[bool]
+
+
+@lru_cache(maxsize=64)
+def _blocks_of(model: Same[Model]) -> _Blocks:
+    blocks = model.value.blocks
+    return _Blocks(
+        layer=np.array([b.is_layer for b in blocks]),
+        unit=np.array([is_unit(b) for b in blocks]),
+        end=np.array([has_table(b) for b in blocks]),
+        head=np.array([has_head(b) for b in blocks]),
+        back=[has_backward(b) for b in blocks],
+        trained=[has_trained(b) for b in blocks],
+    )
+
+
 def turned_at(model: Model, contents: Sequence[Content]) -> IntArray:
     """(c,) the block of each chunk whose backward is the first: the last one with any; the last of all where none has any."""
-    back = [has_backward(block) for block in model.blocks]
-    every = [[block for block, _ in content] for content in contents]
-    return np.array([next((b for b in reversed(blocks) if back[b]), blocks[-1] if blocks else 0) for blocks in every], dtype=np.int64)
+    back = _blocks_of(Same(model)).back
+    found = []
+    for content in contents:
+        place = content[-1][0] if content else 0
+        for block, _ in reversed(content):
+            if back[block]:
+                place = block
+                break
+        found.append(place)
+    return np.array(found, dtype=np.int64)
 
 
 def reduced_last(model: Model, contents: Sequence[Content]) -> IntArray:
     """(c,) the block of each chunk whose gradients are reduced last: the first one with any; the first of all where none has any."""
-    trained = {b for b, block in enumerate(model.blocks) if has_trained(block)}
+    trained = _blocks_of(Same(model)).trained
     found = []
     for content in contents:
         place = content[0][0] if content else 0
         for block, _ in content:
-            if block in trained:
+            if trained[block]:
                 place = block
                 break
         found.append(place)
@@ -108,13 +143,14 @@ def _layout_of(known: Same[Model], pp: int, vpp: int, first: int, last: int, lay
     for c, content in enumerate(contents):
         for block, count in content:
             counts[c, block] += count
+    of = _blocks_of(known)
     return ChunkLayout(
         contents=contents,
         counts=counts,
-        layer=np.array([b.is_layer for b in model.blocks]),
-        unit=np.array([is_unit(b) for b in model.blocks]),
-        end=np.array([has_table(b) for b in model.blocks]),
-        head=np.array([has_head(b) for b in model.blocks]),
+        layer=of.layer,
+        unit=of.unit,
+        end=of.end,
+        head=of.head,
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
         turned=turned_at(model, contents),
         reduced=reduced_last(model, contents),

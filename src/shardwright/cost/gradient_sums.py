@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,8 +110,9 @@ def in_buckets(held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...
     same buckets, and are summed by nobody.
     """
     kinds: dict[bool, set[tuple[int, ...]]] = {False: set(), True: set()}
-    for h in (h for items in held for h in items if not h.is_tied):
-        kinds[h.klass is ParameterClass.EXPERTS].add(h.group)
+    for h in chain.from_iterable(held):
+        if not h.is_tied:
+            kinds[h.klass is ParameterClass.EXPERTS].add(h.group)
     bucket = {(experts, group): bucket_of(group, groups) for experts, groups in kinds.items() for group in groups}
     sums: dict[tuple[int, tuple[int, ...]], int] = {}
     result = []
@@ -147,7 +149,9 @@ def across(group: tuple[int, ...], part: tuple[int, ...]) -> tuple[int, ...]:
 def cuts_of(held: list[tuple[HeldParameters, ...]], *, rule: ShardRule) -> tuple[ShardedElements, ...]:
     """All trainable elements of a device by how their states are cut, experts last."""
     found: dict[tuple[bool, int, int, int], int] = {}
-    for h in (h for items in held for h in items if h.trainable):
+    for h in chain.from_iterable(held):
+        if not h.trainable:
+            continue
         optimizer, gradient, parameter = (degree(rule, h.klass, len(h.near), level=level) for level in (1, 2, 3))
         key = (h.klass is ParameterClass.EXPERTS, optimizer, gradient, parameter)
         found[key] = found.get(key, 0) + h.elements * h.layers
@@ -158,8 +162,9 @@ def cuts_of(held: list[tuple[HeldParameters, ...]], *, rule: ShardRule) -> tuple
 def frozen_cuts_of(held: list[tuple[HeldParameters, ...]], *, rule: ShardRule) -> tuple[ShardedElements, ...]:
     """All elements of a device without a gradient, by how many devices share one copy of them."""
     found: Counter[int] = Counter()
-    for h in (h for items in held for h in items if not h.trainable):
-        found[degree(rule, h.klass, len(h.near), level=3)] += h.elements * h.layers
+    for h in chain.from_iterable(held):
+        if not h.trainable:
+            found[degree(rule, h.klass, len(h.near), level=3)] += h.elements * h.layers
     return tuple(ShardedElements(elements=n, optimizer=1, gradient=1, parameter=p) for p, n in sorted(found.items()))
 
 
@@ -212,14 +217,14 @@ def _counts(held: list[tuple[HeldParameters, ...]], layers: tuple[int, ...], *, 
     counts: dict[str, IntArray] = {name: np.zeros((len(held), 1), dtype=np.int64) for name in (*names, *gathers)}
     own = {name: np.zeros((len(held), 1)) for name in ("own_gathered", "own_regathered")}
     shards = [1, 1]
-    for b, h in ((b, h) for b, items in enumerate(held) for h in items):
+    for b, h in zip(np.repeat(np.arange(len(held)), [len(items) for items in held]).tolist(), chain.from_iterable(held), strict=True):
         elements, kind = -(-h.elements * h.layers // layers[b]), int(h.klass is ParameterClass.EXPERTS)
         cut = degree(rule, h.klass, len(h.near), level=3)
         for name in (KINDS[kind],) if h.trainable else ("frozen", f"frozen_{KINDS[kind]}"):
             counts[name][b, 0] += elements
         if h.narrow and h.trainable:
             counts["narrow"][b, 0] += elements
-        for name in ("gathered", "regathered")[: is_gathered(h, rule=rule) * (1 + h.backward)]:
+        for name in ("gathered", "regathered")[: (rule.zero == 3 and cut > 1) * (1 + h.backward)]:
             counts[name][b, 0] += elements
             counts[f"narrow_{name}"][b, 0] += elements * h.narrow
             own[f"own_{name}"][b, 0] += elements / cut

@@ -39,8 +39,9 @@ def dispatch_buffers(
     """
     library = _library_buffers(program, degrees, spans=spans, island=island, hybrid=hybrid)
     gathered = _gathered(program, degrees)
-    if any(move.copies for move in program.moves):
-        return np.stack([library + gathered, np.zeros_like(gathered)])
+    for move in program.moves:
+        if move.copies:
+            return np.stack([library + gathered, np.zeros_like(gathered)])
     return np.stack([library, gathered])
 
 

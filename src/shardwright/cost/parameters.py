@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Parameter, ParameterClass
 from shardwright.program.block.block import BlockProgram, Stored
 from shardwright.program.block.sizes import Degrees, evaluate
+from shardwright.program.same import Same
 
 KINDS: Final = ("dense", "experts")
 """Elements that dp x cp hold, and that edp holds."""
@@ -71,26 +72,43 @@ def _is_wider(stored: Stored, degrees: Degrees) -> BoolArray:
     return wider
 
 
-def trained_matrices(operators: Iterable[Operator], *, experts: bool) -> int:
+def trained_matrices(operators: tuple[Operator, ...], *, experts: bool) -> int:
     """Trainable matrices that a block stores; see `_matrices`."""
-    return _matrices((p for o in operators for p in o.parameters if p.trainable), experts=experts)
+    return _matrices(Same(operators), frozenset()).trained[experts]
 
 
-def gathered_matrices(operators: Iterable[Operator], constant: frozenset[str], *, experts: bool) -> tuple[int, int]:
+def gathered_matrices(operators: tuple[Operator, ...], constant: frozenset[str], *, experts: bool) -> tuple[int, int]:
     """Matrices of a block, trained or not, that work in the forward, and in the backward; see `_matrices`.
 
     Args:
         constant: see `without_gradient`.
     """
-    every = tuple(operators)
-    back = (p for o in every if runs_backward(o, constant) for p in o.parameters)
-    return _matrices((p for o in every for p in o.parameters), experts=experts), _matrices(back, experts=experts)
+    found = _matrices(Same(operators), constant)
+    return found.forward[experts], found.backward[experts]
 
 
-def _matrices(parameters: Iterable[Parameter], *, experts: bool) -> int:
+class _Matrices(NamedTuple):
+    """Matrices of all else, and of experts."""
+
+    trained: tuple[int, int]
+    forward: tuple[int, int]
+    backward: tuple[int, int]
+
+
+@lru_cache(maxsize=4096)
+def _matrices(operators: Same[tuple[Operator, ...]], constant: frozenset[str]) -> _Matrices:
     """Matrices that a block stores, of experts or of all else; at least 1. All experts' matrix of one name counts as one.
 
     Vectors are left out: DeepSpeed keeps parameters of fewer than 100,000 elements whole (`stage3_param_persistence_threshold`).
     """
-    stored = (p for p in parameters if not p.tied_to and len(p.extents) > 1)
-    return max(sum((p.klass is ParameterClass.EXPERTS) is experts for p in stored), 1)
+    stored = [(o, p) for o in operators.value for p in o.parameters if not p.tied_to and len(p.extents) > 1]
+
+    def counted(some: list[tuple[Operator, Parameter]]) -> tuple[int, int]:
+        copied = sum(p.klass is ParameterClass.EXPERTS for _, p in some)
+        return max(len(some) - copied, 1), max(copied, 1)
+
+    return _Matrices(
+        trained=counted([(o, p) for o, p in stored if p.trainable]),
+        forward=counted(stored),
+        backward=counted([(o, p) for o, p in stored if runs_backward(o, constant)]),
+    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -116,16 +117,22 @@ def cuts_of(choices: Choices, priced: Priced) -> Cuts:
     if sync.tied[:, row].any():
         dense[1:] += np.where(by_rank > 0, sync.tied[:, row][None, :], 0).max(axis=1)[1:]
     shards = np.array([sync.shard[row], sync.expert_shard[row]])
+    degrees = np.where(choices.zero >= _LEVELS, shards, 1)
+    elements = np.stack([dense, experts], axis=1)
+    if not sync.frozen[:, row].any():
+        return Cuts(elements=elements, degrees=degrees, frozen=_no_frozen(len(by_rank)), frozen_degrees=_NO_WAYS)
     frozen = [by_rank @ columns[:, row] for columns in (sync.frozen_dense, sync.frozen_experts)]
     # What more devices hold than the rest may be cut further: of ZeRO-3's bound nothing is left of it.
     wide = (by_rank @ sync.frozen[:, row] - frozen[0] - frozen[1]) * (choices.zero < _LEVELS[-1])
-    degrees = np.where(choices.zero >= _LEVELS, shards, 1)
-    return Cuts(
-        elements=np.stack([dense, experts], axis=1),
-        degrees=degrees,
-        frozen=np.stack([*frozen, wide], axis=1),
-        frozen_degrees=np.append(degrees[-1], 1),
-    )
+    return Cuts(elements=elements, degrees=degrees, frozen=np.stack([*frozen, wide], axis=1), frozen_degrees=np.append(degrees[-1], 1))
+
+
+_NO_WAYS: Final = np.zeros(0, dtype=np.int64)
+
+
+@lru_cache(maxsize=1024)
+def _no_frozen(ranks: int) -> IntArray:
+    return np.zeros((ranks, 0), dtype=np.int64)
 
 
 _LEVELS = np.array([[1], [2], [3]])
@@ -147,7 +154,8 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts
     gathered = plain(gathered_elements)(ends.astype(np.float64), largest.astype(np.float64), prefetch)
     whole = cuts.elements.sum(axis=1)
     held = whole.astype(np.float64), cuts.held(3).astype(np.float64), frozen.astype(np.float64)
-    parameters = plain(parameter_bytes)(choices.zero, *held, gathered, width, cut_width, frozen_shard_bytes(problem)).astype(np.int64)
+    cut_frozen = frozen_shard_bytes(problem) if choices.zero == 3 else width
+    parameters = plain(parameter_bytes)(choices.zero, *held, gathered, width, cut_width, cut_frozen).astype(np.int64)
     if choices.zero < 3 and sync.narrow[:, row].any():
         few: IntArray = by_rank @ sync.narrow[:, row]
         parameters = parameters + (few * narrow_copies(problem)).astype(np.int64)

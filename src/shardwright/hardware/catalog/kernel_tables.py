@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib.resources
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from math import isclose
 from typing import Final
 
 import numpy as np
@@ -80,7 +81,7 @@ class GemmGrid:
         """Whether `rates` are the roofline that the ratios are over; others (a profile, a file of the user's) are not corrected."""
         own = (self.compute_efficiency, self.memory_efficiency, self.exponent)
         theirs = (rates.compute_efficiency, rates.memory_efficiency, rates.exponent)
-        return all(abs(a - b) <= 1e-6 * abs(a) for a, b in zip(own, theirs, strict=True))
+        return all(map(partial(isclose, rel_tol=1e-6), own, theirs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
