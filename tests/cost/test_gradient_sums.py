@@ -7,9 +7,10 @@ from math import prod
 
 import pytest
 
-from shardwright.cost.gradient_sums import across, in_buckets, shard_rule
+from shardwright.cost.gradient_sums import across, in_buckets
 from shardwright.hardware.graph import regular
 from shardwright.model.ir.tensor import ParameterClass
+from shardwright.program.shard_rules import shard_rules
 from shardwright.program.stages.holdings import Holdings, plan_holdings
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
@@ -91,6 +92,6 @@ def test_a_cut_base_says_the_stage_and_its_adapters_where_states_are() -> None:
     """A frozen base has nothing but its last degree; what is trained beside it has the optimizer's states."""
     text = "zero base: 1/1/all gather=use\nzero lora: all/1/1 host=opt:50 reduce=microbatch\n"
     body = "lane main samples 8 in 2\n  stages embed+2+head on 0\n    all = b4\norder 1f1b(main)\n"
-    rule = shard_rule(parse_plan(f"plan small devices 4\n{text}{body}"))
+    (rule,) = shard_rules(parse_plan(f"plan small devices 4\n{text}{body}")).lanes
     assert (rule.zero, rule.offload, rule.gather, rule.reduce) == (3, 50, Cadence.USE, Cadence.MICROBATCH)
     assert (rule.degrees[ParameterClass.BASE], rule.degrees[ParameterClass.LORA]) == ((1, 1, 0), (0, 1, 1))

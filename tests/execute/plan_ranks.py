@@ -40,6 +40,7 @@ SOME = (
     "two lanes",
     "unequal lanes",
     "unlike kinds",
+    "lanes shard for themselves",
     "tied",
     "hidden",
     "encoder and decoder",

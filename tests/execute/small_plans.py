@@ -220,6 +220,24 @@ TIED = """lane main samples 8 in 2
 order 1f1b(main)
 """
 
+APART = """lane fast samples 12 in 3
+  stages embed+2+head on 0
+    all = {split}
+lane slow samples 8 in 2
+  stages {cut}
+    all = {other}
+order 1f1b(fast)
+order 1f1b(slow)
+"""
+EVERYWHERE = "zero all: all/all/all gather=use reduce=microbatch lanes=fast,slow\n"
+ONE_SHARDS = "zero all: all/1/1\nzero all: all/all/all gather=use reduce=microbatch lanes=fast\n"
+
+
+def _apart(split: str, cut: str, other: str) -> str:
+    """Two lanes of devices of their own, of unlike numbers of microbatches."""
+    return APART.format(cut=cut, **{name: text.replace("; ", "\n    ") for name, text in (("split", split), ("other", other))})
+
+
 PLANS: dict[str, Small] = {
     "tp": Small(body=_one("all = t4; stream = x4")),
     "tp and sequence": Small(body=_one("all = b2 t2; stream = b2 s2")),
@@ -253,6 +271,33 @@ PLANS: dict[str, Small] = {
     ),
     "tied": Small(body=TIED, whole=tied, zero="zero all: all/all/1\n"),
     "hidden": Small(body=_one("all = x2; attn,mlp = d2"), devices=2),
+    "one lane shards": Small(body=_apart("b2", "embed+2+head on 2", "t2; stream = s2"), batch=20, zero=ONE_SHARDS),
+    "lanes shard for themselves": Small(
+        body=_apart("b4", "embed+2+head on 4", "b2 t2; stream = b2 s2"), devices=8, batch=20, zero=EVERYWHERE
+    ),
+    "a lane shards gradients": Small(
+        body=_apart("b4", "embed+2+head on 4", "b2"),
+        devices=6,
+        batch=20,
+        zero="zero all: all/1/1\nzero all: all/all/1 reduce=microbatch lanes=slow\nzero all: all/2/2 lanes=fast\n",
+    ),
+    "hybrid lanes": Small(
+        body=_apart("b4", "embed+2+head on 4", "b2"), devices=6, batch=20, zero="zero all: 3/2/2 gather=use lanes=fast,slow\n"
+    ),
+    "a lane shards beside a pipeline": Small(body=_apart("b2", "embed+1, 1+head on 2, 4", "b2"), devices=6, batch=20, zero=ONE_SHARDS),
+    "a lane shards tied weights": Small(
+        body=_apart("b2", "embed+1, 1+head on 4, 6", "b2").replace("embed+2+head on 0", "embed+1, 1+head on 0, 2"),
+        devices=8,
+        batch=20,
+        whole=tied,
+        zero=ONE_SHARDS,
+    ),
+    "lanes of experts shard": Small(
+        body=_apart("b4; experts = b2 e2", "embed+2+head on 4", "b2"), devices=6, batch=20, whole=SPARSE, zero=EVERYWHERE
+    ),
+    "a lane of unequal duplicates shards": Small(
+        body=_apart("b[2:1]{x2, .+2}", "embed+2+head on 3", "b2"), devices=5, batch=20, zero=EVERYWHERE
+    ),
     "chimera": Small(body=OPPOSITE.format(samples=4, order="chimera"), whole=DENSE4),
     "dualpipe": Small(body=OPPOSITE.format(samples=8, order="dualpipe"), batch=16, whole=DENSE4),
     "latent attention": Small(body=MLA, whole=LATENT),

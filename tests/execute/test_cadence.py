@@ -34,6 +34,10 @@ CASES: dict[str, Small] = {
     "shared by lanes": replace(PLANS["two lanes"], zero=EACH),
     "tied": replace(PLANS["tied"], zero=EACH),
     "experts": replace(PLANS["experts"], zero=EACH),
+    "a device sums parts with others": replace(PLANS["three devices"], zero=EACH),
+    "a lane of its own": PLANS["one lane shards"],
+    "lanes of their own": PLANS["lanes shard for themselves"],
+    "hybrid lanes": PLANS["hybrid lanes"],
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.cost.gradient_sums import shard_rule, sync_of
+from shardwright.cost.gradient_sums import sync_of
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.state.checkpoint import begin, finish, read, resumed, write_device
 from shardwright.execute.training.train import Member, Training
@@ -22,6 +22,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.taught import taught
 from shardwright.model.trained import trained
 from shardwright.program.problem import Problem
+from shardwright.program.shard_rules import shard_rules
 from shardwright.program.stages.holdings import held_by_families
 from shardwright.runtime.registry import load_runtime
 from shardwright.simulator.simulate import simulate_plan, summings_of
@@ -175,7 +176,7 @@ def test_bytes_on_the_links_are_those_of_the_program(name: str) -> None:
 @pytest.mark.parametrize("name", ["base alone", "adapters and tensors", "replicas", "teacher in a pipeline", "experts", "hybrid"])
 def test_elements_that_are_gathered_are_those_that_are_priced(name: str) -> None:
     small = CASES[name]
-    problem, rule = asked(small), shard_rule(small.plan)
+    problem, rules = asked(small), shard_rules(small.plan)
     program = simulate_plan(problem, small.plan).program
     holdings = held_by_families(program.stages, summings_of(problem, program.stages))
     _, _, trace = traced(small)
@@ -183,7 +184,7 @@ def test_elements_that_are_gathered_are_those_that_are_priced(name: str) -> None
         wanted = 0
         for stage in (s for lane in program.stages for s in lane if (s.lane, s.chunk, 0, device) in holdings):
             held = [holdings.get((stage.lane, stage.chunk, n, device), ()) for n in range(len(stage.segments))]
-            sync = sync_of(problem, held, device=device, segments=stage.segments, rule=rule)
+            sync = sync_of(problem, held, device=device, segments=stage.segments, rules=rules, zero=rules.lanes[stage.lane].zero)
             runs = small.plan.lanes[stage.lane].microbatches
             wanted += sum(runs * s.count * int(g + r) for s, (g,), (r,) in zip(stage.segments, sync.gathered, sync.regathered, strict=True))
         found = (r.elements for r in trace.records if r.device == device and isinstance(r.key, tuple) and r.key[0] == "use")

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.cost.gradient_sums import cuts_of, frozen_cuts_of, in_buckets, shard_rule
+from shardwright.cost.gradient_sums import cuts_of, frozen_cuts_of, in_buckets
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.precision import uniform
 from shardwright.execute.shares.parameters import seeded
@@ -16,6 +16,7 @@ from shardwright.execute.shares.shards import Sharers
 from shardwright.execute.training.optimizer import AdamW, clip_factor, moments, require_adamw, update
 from shardwright.execute.training.train import member
 from shardwright.job.training import Optimizer, OptimizerFamily
+from shardwright.program.shard_rules import shard_rules
 from shardwright.program.stages.holdings import HeldParameters, Holdings, plan_holdings
 from tests.execute.small_plans import PLANS
 
@@ -99,24 +100,31 @@ def shared(holdings: Holdings, device: int) -> list[tuple[HeldParameters, ...]]:
 
 
 # Lowering rounds the shares of unlike devices up where they do not divide.
-@pytest.mark.parametrize("name", [name for name in PLANS if name not in ("unequal duplicates", "unlike kinds")])
+@pytest.mark.parametrize("name", [name for name in PLANS if "duplicates" not in name and name != "unlike kinds"])
 def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
     """Elements of each state of the optimizer, of the summed gradient, and of parameters between steps: the same integers."""
     small = PLANS[name]
     known = small.known()
     holdings = plan_holdings(known.work.stages, model=small.model, length=small.job.sequence_length, islands=None)
     for device in known.devices:
-        held, rule = shared(holdings, device), shard_rule(small.plan)
-        cuts, frozen = cuts_of(held, rule=rule), frozen_cuts_of(held, rule=rule)
+        held, rules = shared(holdings, device), shard_rules(small.plan)
+        cuts, frozen = (of(held, device=device, rules=rules) for of in (cuts_of, frozen_cuts_of))
         expected = [sum(cut.held(level) for cut in cuts) for level in (1, 2, 3)]
         own = member(device, known, source=seeded(small.model, seed=0))
         buckets = [b for b in known.buckets if device in b.devices and b.trainable]
         gradients = [b.sharing(device).piece(device, b.elements, 2) for b in buckets]
         unsharded = sum(b.elements for b in buckets if b.number not in own.pieces)
-        assert sum(s.first.numel() for s in own.states.values()) == expected[0]
-        assert sum(s.second.numel() for s in own.states.values()) == expected[0]
-        assert sum(high - low for low, high in gradients) == expected[1]
-        assert sum(own.pieces[b.number].numel() for b in buckets if b.number in own.pieces) + unsharded == expected[2]
+        # Of lanes that shard for themselves pieces need not divide: each bucket is rounded by itself.
+        close = len(buckets) if any(b.sharing(device).parties for b in buckets) else 0
+        states = [
+            sum(moment.numel() for moment in moments) for moments in zip(*((s.first, s.second) for s in own.states.values()), strict=True)
+        ]
+        assert states == pytest.approx([expected[0]] * 2, abs=close)
+        assert sum(high - low for low, high in gradients) == pytest.approx(expected[1], abs=close)
+        pieces = sum(own.pieces[b.number].numel() for b in buckets if b.number in own.pieces)
+        assert pieces + unsharded == pytest.approx(expected[2], abs=close)
+        apart = sum(cut.held(1) for cut in cuts if cut.apart)
+        assert sum(values.numel() for values in own.values.values()) == pytest.approx(apart, abs=close)
         cut = sum(own.pieces[b.number].numel() for b in known.buckets if device in b.devices and not b.trainable)
         assert cut == sum(one.held(3) for one in frozen if one.parameter > 1)
 

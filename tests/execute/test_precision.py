@@ -30,7 +30,7 @@ from tests.execute.small_plans import PLANS, Small
 from tests.execute.trained import train
 
 STEPS = 3
-NAMES = ("ring", "experts", "zero-3")
+NAMES = ("ring", "experts", "zero-3", "one lane shards")
 SMOOTH = AdamW(rate=3e-2, eps=3e-2, clip=1.0)
 """An eps above roundings of gradients: a step does not turn their signs into steps of the rate."""
 

@@ -184,6 +184,10 @@ BROKEN: Final = (
     ),
     *_all(
         "lanes",
+        ("shards.lanes", "lane a", "zero all: all/1/1\nzero all: all/all/all lanes=a,c\nlane a"),
+        ("shards.lanes", "lane a", "zero all: all/1/1\nzero all: 2/1/1 lanes=b\nlane a"),
+        ("shards.lanes", "lane a", "zero all: all/all/all lanes=a\nlane a"),
+        ("shards.degrees", "lane a", "zero all: all/1/1\nzero all: all/1/all lanes=a\nlane a"),
         ("lane.name", _SECOND, _SECOND.replace("lane b", "lane a").replace("order 1f1b(b)\n", "")),
         ("order.joint", "on 2", "on 1"),
     ),

@@ -17,6 +17,7 @@ from shardwright.strategy.plan.order import Action, Kind, Named, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
 from shardwright.strategy.plan.split import Exchange
 from shardwright.strategy.plan.stages import How, Item, Keep, Placement, Selector, Stage
+from shardwright.strategy.verify.orders import stage_devices
 from shardwright.strategy.verify.stages import has_dim
 from tests.strategy.rows_of_plans import Entry, table
 from tests.strategy.trees import Counts, Shape, cut_points, draw_tree, for_experts
@@ -217,6 +218,18 @@ def _shards(draw: st.DrawFn, model: Model) -> tuple[Shards, ...]:
     return tuple(rules)
 
 
+def _lane_shards(draw: st.DrawFn, lanes: tuple[Lane, ...], rules: tuple[Shards, ...]) -> tuple[Shards, ...]:
+    """The rules, and one more for some lanes that have their devices to themselves."""
+    taken = [frozenset().union(*(stage_devices(lane, chunk) for chunk in range(len(lane.stages)))) for lane in lanes]
+    apart = len(frozenset().union(*taken)) == sum(map(len, taken))
+    if len(lanes) < 2 or not apart or not rules or any(rule.optimizer != ALL for rule in rules) or draw(st.booleans()):
+        return rules
+    named = tuple(lane.name for lane in lanes if draw(st.booleans())) or (lanes[0].name,)
+    gradient = draw(st.sampled_from((1, ALL)))
+    parameter = ALL if gradient == ALL and draw(st.booleans()) else 1
+    return (*rules, Shards(lanes=named, optimizer=ALL, gradient=gradient, parameter=parameter))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
     """A lane's numbers."""
@@ -348,5 +361,5 @@ def plans(draw: st.DrawFn) -> Case:
     """A legal general plan for a small model."""
     model = draw(st.sampled_from(MODELS))()
     devices, lanes, orders = (_free if draw(st.booleans()) else _ranked)(draw, model)
-    plan = Plan(devices=devices, lanes=lanes, orders=orders, shards=_shards(draw, model))
+    plan = Plan(devices=devices, lanes=lanes, orders=orders, shards=_lane_shards(draw, lanes, _shards(draw, model)))
     return Case(plan=plan, model=model, global_batch=sum(lane.samples for lane in lanes))

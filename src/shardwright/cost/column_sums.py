@@ -30,12 +30,14 @@ class ShardedElements(NamedTuple):
 
     Args:
         optimizer, gradient, parameter: devices that share one copy of each state (1 = whole). Frozen ones have the last alone.
+        apart: optimizer states of the device are of elements outside its shard of the parameters.
     """
 
     elements: int
     optimizer: int
     gradient: int
     parameter: int
+    apart: bool = False
 
     def held(self, level: int) -> int:
         """Elements of the state that ZeRO stage `level` begins to shard: ceil(elements / degree)."""
@@ -54,6 +56,8 @@ class SyncTable:
         apart: of a reduction, what runs beside other layers' gathers and reductions (`Runtime.sums_replicas_apart`).
         tied_all_reduce, tied_reduce: (n,) the same of all weights that other stages use too, which are summed last; the sums above leave
             them out.
+        to_owners, from_owners: of a general plan's device whose parties sum for themselves, once a step: pieces of gradients to the owners
+            of optimizer states, and new values from them.
         shard, expert_shard: members that share one copy of the states, shape (n,).
         dense, experts, spread: local trainable elements (see `parameters.ELEMENTS`). frozen: without gradient; frozen_dense,
             frozen_experts: of them those that `shard` and `expert_shard` members have one copy of.
@@ -73,6 +77,8 @@ class SyncTable:
     parts: FloatArray
     reparts: FloatArray
     apart: FloatArray
+    to_owners: FloatArray
+    from_owners: FloatArray
     tied_all_reduce: FloatArray
     tied_reduce: FloatArray
     shard: IntArray
@@ -183,7 +189,7 @@ def sync_table(
         held = {part: np.tensordot(np.array(repeats), counts[part], axes=1).astype(np.float64) for part in SUMMED}
         some = (_broadcasts(counts[part], held[part], groups_of[part], network, sizes.stored) for part in parts)
         total["gather"] = sum(some, np.zeros(shape))
-    columns: dict[str, Any] = total | {f"tied_{name}": spent for name, spent in tied.items()}
+    columns: dict[str, Any] = total | {name: np.zeros(shape) for name in OWNERS} | {f"tied_{name}": spent for name, spent in tied.items()}
     columns |= {name: counts[name] for name in ("dense", "experts", "spread", "frozen", "frozen_dense", "frozen_experts", "tied")}
     columns["narrow"] = counts["narrow_dense"] + counts["narrow_experts"]
     columns |= _gathered(counts, shard, expert_shard)
@@ -312,6 +318,8 @@ SUMS: Final = ("all_reduce", "reduce", "gather", "scatter", "apart")
 FETCHES: Final = (("fetch", "parts"), ("refetch", "reparts"))
 SYNCS: Final = (*SUMS, *FETCHES[0], *FETCHES[1])
 """Columns of a `SyncTable` that `layer_seconds` fills, and `fetch_seconds` for each of `PASSES`."""
+OWNERS: Final = ("to_owners", "from_owners")
+"""Those that `owner_exchange.owner_seconds` fills."""
 LISTED_GATHER_OPERATORS, LISTED_REDUCE_OPERATORS = 3, 4
 """Operators for each member: a view of the output (`narrow`), one of the flat buffer and a copy between them; of a gradient `view` too."""
 

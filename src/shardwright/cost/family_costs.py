@@ -19,7 +19,7 @@ from shardwright.cost.communication import move_seconds
 from shardwright.cost.device_blocks import WIDTHS, block_on_device, parts_along, product_class
 from shardwright.cost.device_buffers import communicator_bytes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
-from shardwright.cost.gradient_sums import ShardRule, group_shares, shard_rule, sync_of
+from shardwright.cost.gradient_sums import group_shares, sync_of
 from shardwright.cost.kept import is_on_host
 from shardwright.cost.logits import logits_bytes
 from shardwright.cost.mesh_table import MeshTable
@@ -36,6 +36,7 @@ from shardwright.program.layout.cells import StageCells, largest_remainder
 from shardwright.program.layout.replica import replica
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
+from shardwright.program.shard_rules import ShardRules, shard_rules
 from shardwright.program.stages.holdings import HeldParameters, Holdings
 from shardwright.program.stages.parts import Segment, StageParts
 from shardwright.runtime.runtime import ScaleGroup
@@ -84,14 +85,14 @@ def family_costs(problem: Problem, plan: Plan, stage: StageParts, family: int, *
     device = stage.families[family][0]
     own = kind_problem(problem, device)
     held = [holdings.get((stage.lane, stage.chunk, n, device), ()) for n in range(len(stage.segments))]
-    rule = shard_rule(plan)
+    rules = shard_rules(plan)
     here = [_Segment(segment, items) for segment, items in zip(stage.segments, held, strict=True)]
     lengths = slice_lengths(plan, stage.lane, length=problem.job.sequence_length)
     coupled: set[int] = {device}
     steps = []
     for number in range(len(lengths)):
         cut = lengths[: number + 1] if len(lengths) > 1 else None
-        steps.append(_compose(own, problem, stage, device, here, rule=rule, shape=shape, cut=cut, coupled=coupled))
+        steps.append(_compose(own, problem, stage, device, here, rules=rules, shape=shape, cut=cut, coupled=coupled))
     local = device - stage.base
     runs = frozenset(
         f"{s.block.name}.{o.name}" for s in stage.segments for o in s.block.operators if local in s.cells.cells.get(o.klass, {})
@@ -140,7 +141,7 @@ def _compose(
     device: int,
     here: list[_Segment],
     *,
-    rule: ShardRule,
+    rules: ShardRules,
     shape: Shape,
     cut: tuple[int, ...] | None,
     coupled: set[int],
@@ -154,7 +155,7 @@ def _compose(
         coupled |= {d + stage.base for d in joined}
     length = cut[-1] if cut is not None else own.job.sequence_length
     layers = _layer_table(own, stage, device, here, tables, buffers, length=length)
-    meshes = _mesh_table(own, problem, stage, device, here, rule=rule, shape=shape)
+    meshes = _mesh_table(own, problem, stage, device, here, rules=rules, shape=shape)
     counts = np.array([[p.segment.count for p in here]], dtype=np.int64)
     layout = ChunkLayout(
         contents=(tuple((i, p.segment.count) for i, p in enumerate(here)),),
@@ -176,6 +177,7 @@ def _compose(
     for i, part in enumerate(here):
         modes[0, i, recompute_mode(part.segment.keeps)] = part.segment.count
     strongest = max((recompute_mode(p.segment.keeps) for p in here), default=0)
+    rule = rules.lanes[stage.lane]
     choices = Choices(zero=rule.zero, offload=rule.offload, modes=modes, mode=strongest)
     return compose(own, choices, Priced(layers=layers, layer_row=0, meshes=meshes, mesh_row=0, layout=layout))
 
@@ -247,12 +249,20 @@ def _logits(own: Problem, stage: StageParts, device: int, segment: Segment, *, l
 
 
 def _mesh_table(
-    own: Problem, problem: Problem, stage: StageParts, device: int, here: list[_Segment], *, rule: ShardRule, shape: Shape
+    own: Problem, problem: Problem, stage: StageParts, device: int, here: list[_Segment], *, rules: ShardRules, shape: Shape
 ) -> MeshTable:
-    sync = sync_of(problem, [part.held for part in here], device=device, segments=tuple(part.segment for part in here), rule=rule)
+    sync = sync_of(
+        problem,
+        [part.held for part in here],
+        device=device,
+        segments=tuple(part.segment for part in here),
+        rules=rules,
+        zero=rules.lanes[stage.lane].zero,
+    )
     groups = held_groups([part.held for part in here])
     group = groups[0] if groups else ()
-    network = network_of_devices(problem, group or (0,))
+    party = rules.sharing(ParameterClass.DENSE, group or (device,)).party(device)
+    network = network_of_devices(problem, party.devices)
     contributions = main_contributions([part.held for part in here])
     local = device - stage.base
     groups_of = max((_communicators(own, p.segment.cells, local, contributions=contributions, shape=shape) for p in here), default=0)
@@ -263,8 +273,8 @@ def _mesh_table(
         sync=sync,
         norm_s=_norm_seconds(Same(problem), shape.devices),
         communicator_bytes=communicator_bytes(own, np.array([groups_of], dtype=np.int64)),
-        slowdown=overlap_slowdown(own, group_span(group or (0,), network), network),
-        shares=np.stack(2 * [group_shares(problem, group or (device,), rule=rule)]),
+        slowdown=overlap_slowdown(own, group_span(party.devices, network), network),
+        shares=np.stack(2 * [group_shares(problem, party.devices, shard=party.reduced)]),
         gather_copy_s=copies[0],
         regather_copy_s=copies[1],
         reduce_copy_s=copies[2],

@@ -15,6 +15,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.column_sums import (
     FETCHES,
+    OWNERS,
     SYNCS,
     ShardedElements,
     SumSpans,
@@ -28,60 +29,15 @@ from shardwright.cost.column_sums import (
 )
 from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.device_network import group_span, network_of_devices, own_span
+from shardwright.cost.owner_exchange import owner_seconds
 from shardwright.cost.parameters import KINDS, PASSES, gathered_matrices, trained_matrices
 from shardwright.model.gradients import without_gradient
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.problem import Problem
+from shardwright.program.shard_rules import ShardRules, Sharing
 from shardwright.program.stages.holdings import HeldParameters
 from shardwright.program.stages.parts import Segment
-from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, State
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardRule:
-    """ZeRO as a stage (0 to 3) that says when collectives run, and how many members share each state.
-
-    Args:
-        degrees: of each class (optimizer, gradient, parameter; 0 = all). offload: percent of the optimizer's states on the host.
-        gather, reduce: cadence of parameters and of gradients.
-    """
-
-    zero: int
-    degrees: dict[ParameterClass, tuple[int, int, int]]
-    offload: int
-    gather: Cadence = Cadence.STEP
-    reduce: Cadence = Cadence.STEP
-
-
-def shard_rule(plan: Plan) -> ShardRule:
-    """The rules of a plan: the last that names a class, or all, holds for it.
-
-    Left out: the stage and the cadence are those of dense parameters (or of the frozen base that they became) for all classes.
-    """
-
-    def last(*names: str) -> Shards | None:
-        chosen = [r for r in plan.shards if not r.parameters or set(r.parameters) & set(names)]
-        return chosen[-1] if chosen else None
-
-    dense = last(ParameterClass.DENSE.value) or last(ParameterClass.BASE.value) or last(*(k.value for k in ParameterClass))
-    if dense is None:
-        return ShardRule(zero=0, degrees={}, offload=0)
-    degrees = {k: (r.optimizer, r.gradient, r.parameter) for k in ParameterClass if (r := last(k.value)) is not None}
-    of_dense = (dense.optimizer, dense.gradient, dense.parameter)
-    zero = next((level for level, wanted in zip((3, 2, 1), reversed(of_dense), strict=True) if wanted != 1), 0)
-    # A base has no gradients and no states: where all that was dense became one, the rule of the adapters says about theirs.
-    of_states = last(ParameterClass.DENSE.value) or last(*(k.value for k in ParameterClass if k is not ParameterClass.BASE)) or dense
-    offload = dict(of_states.host).get(State.OPTIMIZER, 0)
-    return ShardRule(zero=zero, degrees=degrees, offload=offload, gather=dense.gather, reduce=of_states.reduce)
-
-
-def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int = 1) -> int:
-    """Members, of a group of so many, that share one copy of the state which ZeRO stage `level` begins to shard."""
-    wanted = rule.degrees.get(klass, (1, 1, 1))[level - 1]
-    if wanted == ALL or wanted >= members:
-        return members
-    return max(d for d in range(1, wanted + 1) if members % d == 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,71 +102,102 @@ def across(group: tuple[int, ...], part: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(group[k] for k in members) if np.array_equal(parts, np.arange(len(group))) else ()
 
 
-def cuts_of(held: list[tuple[HeldParameters, ...]], *, rule: ShardRule) -> tuple[ShardedElements, ...]:
+def cuts_of(held: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules) -> tuple[ShardedElements, ...]:
     """All trainable elements of a device by how their states are cut, experts last."""
-    found: dict[tuple[bool, int, int, int], int] = {}
+    found: dict[tuple[bool, int, int, int, bool], int] = {}
     for h in chain.from_iterable(held):
         if not h.trainable:
             continue
-        optimizer, gradient, parameter = (degree(rule, h.klass, len(h.near), level=level) for level in (1, 2, 3))
-        key = (h.klass is ParameterClass.EXPERTS, optimizer, gradient, parameter)
+        sharing = rules.sharing(h.klass, h.near)
+        party = sharing.party(device)
+        key = (h.klass is ParameterClass.EXPERTS, sharing.optimizer, party.gradient, party.parameter, sharing.is_apart(device))
         found[key] = found.get(key, 0) + h.elements * h.layers
-    cuts = (ShardedElements(elements=n, optimizer=o, gradient=g, parameter=p) for (_, o, g, p), n in sorted(found.items()))
+    cuts = (
+        ShardedElements(elements=n, optimizer=o, gradient=g, parameter=p, apart=apart) for (_, o, g, p, apart), n in sorted(found.items())
+    )
     return tuple(cuts) or (ShardedElements(elements=0, optimizer=1, gradient=1, parameter=1),)
 
 
-def frozen_cuts_of(held: list[tuple[HeldParameters, ...]], *, rule: ShardRule) -> tuple[ShardedElements, ...]:
+def frozen_cuts_of(held: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules) -> tuple[ShardedElements, ...]:
     """All elements of a device without a gradient, by how many devices share one copy of them."""
     found: Counter[int] = Counter()
     for h in chain.from_iterable(held):
         if not h.trainable:
-            found[degree(rule, h.klass, len(h.near), level=3)] += h.elements * h.layers
+            found[rules.party(h.klass, h.near, device).parameter] += h.elements * h.layers
     return tuple(ShardedElements(elements=n, optimizer=1, gradient=1, parameter=p) for p, n in sorted(found.items()))
 
 
-def is_gathered(held: HeldParameters, *, rule: ShardRule) -> bool:
-    """ZeRO-3 cuts these parameters, trained or not, and makes them whole for each use."""
-    return rule.zero == 3 and degree(rule, held.klass, len(held.near), level=3) > 1
+def is_gathered(held: HeldParameters, *, device: int, zero: int, rules: ShardRules) -> bool:
+    """ZeRO-3 cuts these parameters of a device, trained or not, and makes them whole for each use."""
+    return zero == 3 and rules.party(held.klass, held.near, device).parameter > 1
 
 
 def sync_of(
-    problem: Problem, held: list[tuple[HeldParameters, ...]], *, device: int, segments: tuple[Segment, ...], rule: ShardRule
+    problem: Problem, held: list[tuple[HeldParameters, ...]], *, device: int, segments: tuple[Segment, ...], rules: ShardRules, zero: int
 ) -> SyncTable:
     """Synchronisation of one layer of each segment, as a table of one row.
 
     A layer below the runtime's bucket size shares its bucket's latency with its neighbours, as in `sync_table`. Groups that sum parts of
     one parameter do so at the same time, each in its own communicator (PyTorch runs those on streams of their own): they take as long as
-    the slowest, or as all together do on the links of the device itself.
+    the slowest, or as all together do on the links of the device itself. Of several parties each sums and gathers among itself what its
+    devices hold, parts that are summed in unlike groups in one go, and sends pieces to the owners of optimizer states, group by group.
 
     Args:
         device: that holds them. segments: whose layers they are of. Parameters of some layers (the others are shared with other
-            stages) are spread over all.
+            stages) are spread over all. zero: stage of the device's lane.
     """
     blocks, layers = len(held), tuple(segment.count for segment in segments)
     held, beyond = in_buckets(held, layers=layers)
     seconds = {name: np.zeros((blocks, 1)) for name in SYNCS}
     tied = {"all_reduce": np.zeros(1), "reduce": np.zeros(1)}
-    trained = [_moved((h for h in items if h.trainable), rule=rule, level=1) for items in held]
+    trained = [_moved((h for h in items if h.trainable), device=device, rules=rules, level=1) for items in held]
     for b, (items, segment) in enumerate(zip(held, segments, strict=True)):
         sums, late = _seconds(problem, device, trained[b], partial(_summed, problem, segment.block, trained), count=segment.count)
         for name in tied:
             tied[name] += late[name] * segment.count
-        for turn in range(len(PASSES) if rule.zero == 3 else 0):
-            gathered = _moved((h for h in items if h.backward or not turn), rule=rule, level=3)
+        for turn in range(len(PASSES) if zero == 3 else 0):
+            gathered = _moved((h for h in items if h.backward or not turn), device=device, rules=rules, level=3)
             sums |= _seconds(problem, device, gathered, partial(_fetched, problem, segment.block, turn), count=segment.count)[0]
         for name, spent in sums.items():
             seconds[name][b] += spent
+    owners = {name: np.zeros((blocks, 1)) for name in OWNERS}
+    for b, items in enumerate(held):
+        exchanged, late_s = _exchanged(problem, items, rules=rules, count=layers[b])
+        tied["reduce"] += late_s * layers[b]
+        for name, spent in exchanged.items():
+            owners[name][b] += spent
     for one in beyond:
         network = network_of_devices(problem, one.members)
         volume = np.array([one.total * float(gradient_bytes(problem.job, problem.runtime))])
         once = move_seconds(Collective.ALL_REDUCE, volume=volume, span=group_span(one.members, network), network=network)
         for name in ("all_reduce", "reduce", "scatter"):
             seconds[name][one.segment, 0] += float(once[0]) * one.elements / one.total
-    columns: dict[str, Any] = seconds | {f"tied_{name}": spent for name, spent in tied.items()} | _counts(held, layers, rule=rule)
-    return SyncTable(**columns, cuts=cuts_of(held, rule=rule), frozen_cuts=frozen_cuts_of(held, rule=rule))
+    columns: dict[str, Any] = seconds | owners | {f"tied_{name}": spent for name, spent in tied.items()}
+    columns |= _counts(held, layers, device=device, rules=rules, zero=zero)
+    cuts, frozen = (of(held, device=device, rules=rules) for of in (cuts_of, frozen_cuts_of))
+    return SyncTable(**columns, cuts=cuts, frozen_cuts=frozen)
 
 
-def _counts(held: list[tuple[HeldParameters, ...]], layers: tuple[int, ...], *, rule: ShardRule) -> dict[str, IntArray | FloatArray]:
+def _exchanged(problem: Problem, items: tuple[HeldParameters, ...], *, rules: ShardRules, count: int) -> tuple[dict[str, float], float]:
+    """Seconds of one layer's exchanges with the owners of optimizer states by name, and of gradients that wait for other stages'."""
+    sent: Counter[tuple[tuple[int, ...], Sharing]] = Counter()
+    for h in (h for h in items if h.trainable):
+        sharing = rules.sharing(h.klass, h.near)
+        if len(sharing.parties) > 1:
+            sent[h.group, sharing] += h.elements * h.layers
+    found, late, sizes = dict.fromkeys(OWNERS, 0.0), 0.0, sum_sizes(problem.job, problem.runtime)
+    for (group, sharing), elements in sent.items():
+        spent = owner_seconds(problem, group, sharing, elements=elements / count, sizes=sizes)
+        if group != sharing.devices:
+            late += float(spent.pop("to_owners")[0])
+        for name, seconds in spent.items():
+            found[name] += float(seconds[0])
+    return found, late
+
+
+def _counts(
+    held: list[tuple[HeldParameters, ...]], layers: tuple[int, ...], *, device: int, rules: ShardRules, zero: int
+) -> dict[str, IntArray | FloatArray]:
     """Elements of one layer of each segment by the names of `SyncTable`, and how many members share a copy of states."""
     names = ("dense", "experts", "spread", "frozen", "frozen_dense", "frozen_experts", "tied", "narrow")
     gathers = ("gathered", "regathered", "narrow_gathered", "narrow_regathered")
@@ -219,16 +206,16 @@ def _counts(held: list[tuple[HeldParameters, ...]], layers: tuple[int, ...], *, 
     shards = [1, 1]
     for b, h in zip(np.repeat(np.arange(len(held)), [len(items) for items in held]).tolist(), chain.from_iterable(held), strict=True):
         elements, kind = -(-h.elements * h.layers // layers[b]), int(h.klass is ParameterClass.EXPERTS)
-        cut = degree(rule, h.klass, len(h.near), level=3)
+        party = rules.party(h.klass, h.near, device)
         for name in (KINDS[kind],) if h.trainable else ("frozen", f"frozen_{KINDS[kind]}"):
             counts[name][b, 0] += elements
         if h.narrow and h.trainable:
             counts["narrow"][b, 0] += elements
-        for name in ("gathered", "regathered")[: (rule.zero == 3 and cut > 1) * (1 + h.backward)]:
+        for name in ("gathered", "regathered")[: (zero == 3 and party.parameter > 1) * (1 + h.backward)]:
             counts[name][b, 0] += elements
             counts[f"narrow_{name}"][b, 0] += elements * h.narrow
-            own[f"own_{name}"][b, 0] += elements / cut
-        shards[kind] = max(shards[kind], degree(rule, h.klass, len(h.near)) if h.trainable else cut)
+            own[f"own_{name}"][b, 0] += elements / party.parameter
+        shards[kind] = max(shards[kind], party.reduced if h.trainable else party.parameter)
     return counts | own | {"shard": np.array(shards[:1], dtype=np.int64), "expert_shard": np.array(shards[1:], dtype=np.int64)}
 
 
@@ -246,12 +233,16 @@ _Moved = dict[_Together, tuple[int, int]]
 """Elements of all layers of a segment that are moved together, and of them those that are quantised in a recipe of few bits."""
 
 
-def _moved(items: Iterable[HeldParameters], *, rule: ShardRule, level: int) -> _Moved:
+def _moved(items: Iterable[HeldParameters], *, device: int, rules: ShardRules, level: int) -> _Moved:
     """By who moves them; `level`: the ZeRO stage that begins to shard the state which they move for."""
     found: _Moved = {}
     for h in items:
         kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
-        key = _Together(h.group, h.near, kind, degree(rule, h.klass, len(h.near), level=level), h.parts)
+        sharing = rules.sharing(h.klass, h.near)
+        party = sharing.party(device)
+        whole = len(sharing.parties) == 1
+        group, near = (h.group, h.near) if whole else (party.devices, party.devices)
+        key = _Together(group, near, kind, party.reduced if level == 1 else party.parameter, h.parts if whole else 1)
         elements, narrow = found.get(key, (0, 0))
         found[key] = elements + h.elements * h.layers, narrow + h.elements * h.layers * h.narrow
     return found
@@ -341,8 +332,11 @@ def sharing_groups(group: tuple[int, ...], near: tuple[int, ...], shard: int) ->
     return ordered[:shard], ordered[::shard]
 
 
-def group_shares(problem: Problem, group: tuple[int, ...], *, rule: ShardRule) -> FloatArray:
-    """(tiers, 1) share of a device's link on each tier of the group's network that its reduction fills; see `wire_shares`."""
+def group_shares(problem: Problem, group: tuple[int, ...], *, shard: int) -> FloatArray:
+    """(tiers, 1) share of a device's link on each tier of the group's network that its reduction fills; see `wire_shares`.
+
+    Args:
+        shard: members that share one sum.
+    """
     network = network_of_devices(problem, group)
-    shard = degree(rule, ParameterClass.DENSE, len(group)) if rule.zero else 1
     return wire_shares(_sum_spans(network, group, group, shard), network=network, bucket=problem.runtime.bucket_bytes)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.compiled import plain
 from shardwright.cost.bytes_per_parameter import frozen_shard_bytes, narrow_copies, own_gradient_bytes, shard_bytes
 from shardwright.cost.device_buffers import context_bytes
@@ -82,11 +82,13 @@ class Cuts(NamedTuple):
 
     Args:
         elements: (r, k) trainable ones of each way. degrees: (3, k) devices that share one copy of optimizer states, gradients and
-            parameters. frozen: (r, j) those without a gradient. frozen_degrees: (j,) devices that share one copy of them.
+            parameters. apart: (k,) see `ShardedElements`. frozen: (r, j) those without a gradient. frozen_degrees: (j,) devices that
+            share one copy of them.
     """
 
     elements: IntArray
     degrees: IntArray
+    apart: BoolArray
     frozen: IntArray
     frozen_degrees: IntArray
 
@@ -94,6 +96,20 @@ class Cuts(NamedTuple):
         """(r,) elements of the state that ZeRO stage `level` begins to shard; see `ShardedElements.held`."""
         result: IntArray = (-(-self.elements // self.degrees[level - 1])).sum(axis=1)
         return result
+
+    def shards(self, *, width: float, beside: float, master: bool) -> FloatArray:
+        """(r,) bytes of the parameters' shards.
+
+        A master copy stands for the shard where it is of the same elements. Where optimizer states are of elements outside the shard, and
+        have no master copy, their values are kept too.
+
+        Args:
+            width: bytes of an element; beside: of one that optimizer states of the device's own go with. master: they have a master copy.
+        """
+        parameters, states = (-(-self.elements // self.degrees[level]) for level in (2, 0))
+        each = np.where(self.apart | (self.degrees[0] != self.degrees[2]), width, beside)
+        values = self.apart * (0.0 if master else width)
+        return np.asarray((parameters * each + states * values).sum(axis=1), dtype=np.float64)
 
     @property
     def frozen_held(self) -> IntArray:
@@ -112,7 +128,8 @@ def cuts_of(choices: Choices, priced: Priced) -> Cuts:
     if sync.cuts:
         every = np.array(sync.cuts, dtype=np.int64)
         still = np.array(sync.frozen_cuts, dtype=np.int64).reshape(-1, every.shape[1])
-        return Cuts(elements=every[None, :, 0], degrees=every[:, 1:].T, frozen=still[None, :, 0], frozen_degrees=still[:, 3])
+        cut = every[None, :, 0], every[:, 1:4].T, every[:, 4] > 0
+        return Cuts(*cut, frozen=still[None, :, 0], frozen_degrees=still[:, 3])
     dense, experts = by_rank @ sync.dense[:, row], by_rank @ sync.experts[:, row]
     if sync.tied[:, row].any():
         dense[1:] += np.where(by_rank > 0, sync.tied[:, row][None, :], 0).max(axis=1)[1:]
@@ -120,14 +137,15 @@ def cuts_of(choices: Choices, priced: Priced) -> Cuts:
     degrees = np.where(choices.zero >= _LEVELS, shards, 1)
     elements = np.stack([dense, experts], axis=1)
     if not sync.frozen[:, row].any():
-        return Cuts(elements=elements, degrees=degrees, frozen=_no_frozen(len(by_rank)), frozen_degrees=_NO_WAYS)
+        return Cuts(elements, degrees, _TOGETHER, frozen=_no_frozen(len(by_rank)), frozen_degrees=_NO_WAYS)
     frozen = [by_rank @ columns[:, row] for columns in (sync.frozen_dense, sync.frozen_experts)]
     # What more devices hold than the rest may be cut further: of ZeRO-3's bound nothing is left of it.
     wide = (by_rank @ sync.frozen[:, row] - frozen[0] - frozen[1]) * (choices.zero < _LEVELS[-1])
-    return Cuts(elements=elements, degrees=degrees, frozen=np.stack([*frozen, wide], axis=1), frozen_degrees=np.append(degrees[-1], 1))
+    return Cuts(elements, degrees, _TOGETHER, frozen=np.stack([*frozen, wide], axis=1), frozen_degrees=np.append(degrees[-1], 1))
 
 
 _NO_WAYS: Final = np.zeros(0, dtype=np.int64)
+_TOGETHER: Final = np.zeros(2, dtype=np.bool_)
 
 
 @lru_cache(maxsize=1024)
@@ -150,12 +168,13 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts
     block, unit = sync.gathered[:, row], priced.layout.unit
     largest = np.where((by_rank > 0) & unit, block[None, :], 0).max(axis=1)
     ends = (by_rank * ~unit) @ block
-    prefetch, width, cut_width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8, shard_bytes(problem)
+    prefetch, width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8
     gathered = plain(gathered_elements)(ends.astype(np.float64), largest.astype(np.float64), prefetch)
     whole = cuts.elements.sum(axis=1)
-    held = whole.astype(np.float64), cuts.held(3).astype(np.float64), frozen.astype(np.float64)
+    shards = cuts.shards(width=width, beside=shard_bytes(problem), master=problem.optimizer.master is not None)
+    held = whole.astype(np.float64), shards, frozen.astype(np.float64)
     cut_frozen = frozen_shard_bytes(problem) if choices.zero == 3 else width
-    parameters = plain(parameter_bytes)(choices.zero, *held, gathered, width, cut_width, cut_frozen).astype(np.int64)
+    parameters = plain(parameter_bytes)(choices.zero, *held, gathered, width, 1.0, cut_frozen).astype(np.int64)
     if choices.zero < 3 and sync.narrow[:, row].any():
         few: IntArray = by_rank @ sync.narrow[:, row]
         parameters = parameters + (few * narrow_copies(problem)).astype(np.int64)

@@ -88,8 +88,9 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         parts[1, :, SHARDING_PART] += np.where(filled, again[layout.turned], 0.0)
     if each:
         parts[1, :, SHARDING_PART] += np.where(filled, reduce[layout.reduced], 0.0)
-    start = layout.counts @ gather if choices.zero in (1, 2) else np.zeros(len(filled))
-    end = np.zeros(len(filled)) if each else layout.counts @ reduce
+    sync, row_of_sync = priced.meshes.sync, priced.mesh_row
+    start = layout.counts @ (sync.from_owners[:, row_of_sync] + (gather if choices.zero in (1, 2) else 0.0))
+    end = layout.counts @ (sync.to_owners[:, row_of_sync] + (0.0 if each else reduce))
     cuts = cuts_of(choices, priced)
     optimizer, update, after, start = _step_end(problem, choices, priced, cuts, start)
     kept = bytes_of(problem, choices, priced, cuts)

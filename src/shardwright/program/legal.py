@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwright.program.problem import Problem
+from shardwright.program.shard_rules import shard_rules
 from shardwright.schedules.grid_order import order_violations
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts
@@ -55,15 +56,26 @@ def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
             hint="a cluster of as many devices or more",
         )
     yield from verify(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
-    zero = max((3 if s.parameter != 1 else 2 if s.gradient != 1 else int(s.optimizer != 1) for s in plan.shards), default=0)
-    bases = {(stage.base, stage.placements) for lane in plan.lanes for stage in lane.stages}
-    yield from _zero_violations(problem, zero=zero, pipeline=len(bases) > 1)
+    yield from _shard_violations(problem, plan)
     if not problem.runtime.optimizer_offload and any(percent for rule in plan.shards for _, percent in rule.host):
         yield Violation(
             rule="runtime.offload",
             message=f"{problem.runtime.name} has no states on the host",
             hint="without host= in the plan's shards, or under another runtime",
         )
+
+
+def _shard_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    """What the runtime cannot run of the plan's shards: lanes that shard for themselves are asked one by one, all others as one."""
+    asked: dict[int, tuple[int, set[object]]] = {}
+    rules = shard_rules(plan)
+    for lane, rule, party in zip(plan.lanes, rules.lanes, rules.parties, strict=True):
+        zero = max((3 if p != 1 else 2 if g != 1 else int(o != 1) for o, g, p in rule.degrees.values()), default=0)
+        before, bases = asked.get(party, (0, set()))
+        asked[party] = max(before, zero), bases | {(stage.base, stage.placements) for stage in lane.stages}
+    told = {(zero, len(bases) > 1): None for zero, bases in asked.values()}
+    for zero, pipeline in told:
+        yield from _zero_violations(problem, zero=zero, pipeline=pipeline)
 
 
 def _zero_violations(problem: Problem, *, zero: int, pipeline: bool) -> Iterator[Violation]:

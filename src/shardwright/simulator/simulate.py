@@ -23,6 +23,7 @@ from shardwright.program.orders.rows import ActionRows, action_rows
 from shardwright.program.problem import Problem, under
 from shardwright.program.program import DeviceClass, Program, TaskShape, chunks_of, device_classes
 from shardwright.program.same import Same
+from shardwright.program.shard_rules import shard_rules
 from shardwright.program.stages.edges import LaneEdge, Messages, counted_from, edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stages.families import StageDevices, refine_families
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, held_by_families, parameter_sums
@@ -125,7 +126,7 @@ class _Question:
     def of(problem: Problem, plan: Plan, *, unfolded: bool, verified: bool) -> _Question:
         """The question of a plan: neither where its states lie matters nor how fast links are, only which units they join."""
         units, kinds = plan_units(problem), _kind_ends(problem)
-        written = (plan.devices, Same(plan.lanes), Same(plan.orders), None if verified else plan.shards)
+        written = (plan.devices, Same(plan.lanes), Same(plan.orders), None if verified else plan.shards, shard_rules(plan).parties)
         alike = (written, Same(problem.model), problem.job, units, kinds, problem.runtime.p2p_scatter_gather)
         return _Question(alike=alike, problem=problem, plan=plan, unfolded=unfolded, verified=verified)
 
@@ -189,6 +190,7 @@ def refined(
         lengths=lengths,
         units=plan_units(problem),
         kinds=_kind_ends(problem),
+        parties=shard_rules(plan).parties if shard_rules(plan).devices else (),
     )
     count, exchanges = 0, list[Grouping]()
     while count != (count := sum(len(stage.families) for lane in stages for stage in lane)):
@@ -262,8 +264,19 @@ def _family_costs(problem: Problem, plan: Plan, stage: StageParts, index: int, *
         ]
     )
     segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
-    alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - base, segments, sums)
+    shards = _shards_alike(plan, stage, [h for items in own.values() for h in items])
+    alike = (Same(problem), shards, plan.lanes[stage.lane].slices, shape, place, device - base, segments, sums)
     return _priced(_Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=own, shape=shape))
+
+
+def _shards_alike(plan: Plan, stage: StageParts, held: list[HeldParameters]) -> Hashable:
+    """Equal where a device's states are shared alike, devices counted from the stage's first."""
+    rules = shard_rules(plan)
+    if not rules.devices:
+        return plan.shards
+    shared = [rules.sharing(h.klass, h.near).parties for h in held if h.trainable]
+    counted = [[(tuple([d - stage.base for d in p.devices]), p.reduced, p.gradient, p.parameter) for p in some] for some in shared]
+    return plan.shards, plan.lanes[stage.lane].name, tuple(map(tuple, counted))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -17,7 +18,8 @@ from shardwright.cost.communication import dispatch_bytes, rows_volume, wire_byt
 from shardwright.cost.device_blocks import local_sizes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
 from shardwright.cost.family_costs import recompute_mode
-from shardwright.cost.gradient_sums import ShardRule, degree, in_buckets, is_gathered, shard_rule, sharing_groups
+from shardwright.cost.gradient_sums import in_buckets, is_gathered, sharing_groups
+from shardwright.cost.owner_exchange import owner_volumes
 from shardwright.cost.parts import MODES, PART_OF_AXIS, PARTS
 from shardwright.cost.redone import moved_again
 from shardwright.cost.terms import gathers_again
@@ -28,6 +30,7 @@ from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.sizes import evaluate
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
+from shardwright.program.shard_rules import ShardRules, Sharing, shard_rules
 from shardwright.program.stages.edges import Messages
 from shardwright.program.stages.holdings import HeldParameters, held_by_families
 from shardwright.program.stages.parts import Segment, StageParts
@@ -69,7 +72,7 @@ def plan_traffic(problem: Problem, result: SimulatedPlan) -> tuple[tuple[Traffic
             stage = program.stages[lane][chunk]
             held = [holdings.get((lane, chunk, n, sums.device), ()) for n in range(len(stage.segments))]
             _of_blocks(sums, result, stage, runs[number])
-            _of_gradients(sums, stage, held, rule=shard_rule(program.plan), runs=runs[number])
+            _of_gradients(sums, stage, held, rules=shard_rules(program.plan), runs=runs[number])
         _of_edges(sums, result)
         found.append(sums.traffic())
     return tuple(found)
@@ -162,21 +165,27 @@ _Together = tuple[tuple[int, ...], tuple[int, ...], int]
 """Group, those of it that share states, and how many of these have one copy."""
 
 
-def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameters, ...]], *, rule: ShardRule, runs: _Runs) -> None:
+def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameters, ...]], *, rules: ShardRules, runs: _Runs) -> None:
     """Sums of gradients and gathers of parameters, as often as the ZeRO stage has them."""
-    runtime, job = sums.own.runtime, sums.own.job
+    runtime, job, rule = sums.own.runtime, sums.own.job, rules.lanes[stage.lane]
     wire, stored, narrow = gradient_bytes(job, runtime), job.parameter.bits // 8, gathered_bytes(job, runtime)
     layers = tuple(segment.count for segment in stage.segments)
     forward = sum(n for (lane, chunk, _, kind), n in runs.items() if (lane, chunk, kind) == (stage.lane, stage.chunk, int(TaskKind.F)))
     backward = sum(n for (lane, chunk, _, kind), n in runs.items() if (lane, chunk) == (stage.lane, stage.chunk) and kind in _BACKWARDS)
     reduced = backward if rule.zero >= 2 and runtime.reduce_every_microbatch else 1
     bucketed, beyond = in_buckets(held, layers=layers)
+    is_cut = partial(is_gathered, device=sums.device, zero=rule.zero, rules=rules)
     for items, segment in zip(bucketed, stage.segments, strict=True):
         count = segment.count
         together: Counter[_Together] = Counter()
         returned: Counter[_Together] = Counter()
         for h in (h for h in items if h.trainable and len(h.group) > 1):
-            key = h.group, h.near, degree(rule, h.klass, len(h.near))
+            sharing = rules.sharing(h.klass, h.near)
+            party = sharing.party(sums.device)
+            key = h.group, h.near, party.reduced
+            if len(sharing.parties) > 1:
+                key = party.devices, party.devices, party.reduced
+                _to_owners(sums, h, sharing, wire=wire, stored=stored)
             together[key] += h.elements * h.layers
             returned[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
         for (group, near, shard), elements in together.items():
@@ -194,18 +203,28 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
                 sums.collective(SHARDING, Collective.ALL_GATHER, inner, volume=returned[group, near, shard] / count, times=count)
         again = 1.0
         if recompute_mode(segment.keeps) == MODES.index("full"):
-            local = sum(h.elements * h.layers for h in items if h.backward and is_gathered(h, rule=rule)) / count
+            local = sum(h.elements * h.layers for h in items if h.backward and is_cut(h)) / count
             again = plain(gathers_again)(local, float(runtime.reuse_elements))
         for often, passes in ((float(forward), items), (backward * again, tuple(h for h in items if h.backward))):
             fetched: Counter[_Together] = Counter()
-            for h in (h for h in passes if is_gathered(h, rule=rule)):
-                key = h.group, h.near, degree(rule, h.klass, len(h.near), level=3)
+            for h in (h for h in passes if is_cut(h)):
+                sharing = rules.sharing(h.klass, h.near)
+                party = sharing.party(sums.device)
+                among = (h.group, h.near) if len(sharing.parties) == 1 else (party.devices, party.devices)
+                key = *among, party.parameter
                 fetched[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
             for (group, near, shard), volume in fetched.items():
                 inner = sharing_groups(group, near, shard)[0]
                 sums.collective(SHARDING, Collective.ALL_GATHER, inner, volume=volume / count, times=count * often)
     for one in beyond:
         sums.collective(SHARDING, Collective.ALL_REDUCE, one.members, volume=one.elements * layers[one.segment] * wire, times=reduced)
+
+
+def _to_owners(sums: _Sums, held: HeldParameters, sharing: Sharing, *, wire: float, stored: float) -> None:
+    """Pieces of gradients to the owners of optimizer states, and new values from them, once a step."""
+    elements, volumes = held.elements * held.layers, owner_volumes(held.group, sharing)
+    sums.collective(SHARDING, Collective.ALL_TO_ALL, held.group, volume=elements * wire * volumes["to_owners"])
+    sums.collective(SHARDING, Collective.ALL_TO_ALL, sharing.devices, volume=elements * stored * volumes["from_owners"])
 
 
 def _of_edges(sums: _Sums, result: SimulatedPlan) -> None:

@@ -40,8 +40,8 @@ NOTHING = Around()
 class Cadenced(Around):
     """Parameters are gathered for each pass of a layer and dropped after it; gradients are summed after each microbatch's.
 
-    Only of buckets that all their devices work on together; others are gathered and summed once a step. A backward needs the weights of
-    what has one (`model.gradients`), and of what is made again for it; weight gradients those of what is trained.
+    Only of buckets that all devices of a party work on together; others are gathered and summed once a step. A backward needs the weights
+    of what has one (`model.gradients`), and of what is made again for it; weight gradients those of what is trained.
 
     Args:
         buckets: of the device. pieces: of those whose parameters are sharded. uses, sums: gather at each use; sum after each microbatch.
@@ -65,11 +65,14 @@ class Cadenced(Around):
 
     def gathers(self, bucket: Bucket) -> bool:
         """Its parameters are gathered at each use."""
-        return self.uses and bucket.together and bucket.number in self.pieces
+        return self.uses and self.device in bucket.together and bucket.number in self.pieces
 
     def adds(self, bucket: Bucket) -> bool:
-        """Its gradients are summed after each microbatch."""
-        return self.sums and bucket.together and bucket.trainable
+        """Its gradients are summed after each microbatch: of several parties by those that keep pieces of them."""
+        if not (self.sums and self.device in bucket.together and bucket.trainable):
+            return False
+        sharers = bucket.sharing(self.device)
+        return not sharers.parties or (bucket.in_parties and sharers.party(self.device).degrees[1] > 1)
 
     def begin(self, node: Node, kind: TaskKind) -> Task[None]:
         """See `Around`."""
@@ -78,13 +81,12 @@ class Cadenced(Around):
 
     def end(self, node: Node, *, weights: bool) -> Task[None]:
         """See `Around`."""
-        for bucket in filter(self.adds, self._of(node, TaskKind.W) if weights else ()):
+        adding = [bucket for bucket in (self._of(node, TaskKind.W) if weights else ()) if self.adds(bucket)]
+        for bucket in adding:
             piece = yield from summed(self.device, bucket, self.views[bucket.number], precision=self.store.precision, level=2)
             known = self.total.get(bucket.number)
             self.total[bucket.number] = piece if known is None else known.add_(piece)
-            for stretch in self.views[bucket.number]:
-                for part in stretch.parts:
-                    part.held.gradient = None
+        forgotten({b.number for b in adding}, self.views)
         dropped({b.number for b in self._of(node, TaskKind.F) if self.gathers(b)}, self.views)
 
     def _of(self, node: Node, kind: TaskKind) -> tuple[Bucket, ...]:
@@ -125,3 +127,13 @@ def dropped(numbers: set[int], views: Views) -> None:
         for held in (p.held for s in views[number] for p in s.parts):
             if id(held) not in keep:
                 held.value = held.value.new_empty(0)
+
+
+def forgotten(numbers: set[int], views: Views) -> None:
+    """Drop the gradients of buckets that have been summed: a part that lies in other buckets too has zeros in their place."""
+    keep = {id(p.held) for number, view in views.items() if number not in numbers for s in view for p in s.parts} if numbers else set()
+    for part in (p for number in numbers for s in views[number] for p in s.parts):
+        if id(part.held) not in keep:
+            part.held.gradient = None
+        elif part.held.gradient is not None:
+            part.held.gradient.permute(part.order)[part.rows] = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
 
-from shardwright.cost.gradient_sums import ShardRule, bucket_of, degree
+from shardwright.cost.gradient_sums import bucket_of
 from shardwright.errors import StrategyError
 from shardwright.execute.shares.gradients import Groups
 from shardwright.execute.shares.parameters import Key
@@ -16,6 +16,7 @@ from shardwright.model.gradients import runs_backward, without_gradient
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.layout.layout import Box
+from shardwright.program.shard_rules import Party, ShardRules, Sharing
 from shardwright.program.stages.contribution import SumGroup
 from shardwright.program.stages.holdings import ParameterPlace, parameter_places
 from shardwright.program.stages.parts import StageParts
@@ -24,7 +25,7 @@ from shardwright.strategy.plan.plan import Cadence
 Stages = frozenset[tuple[int, int]]
 
 
-def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, model: Model, rule: ShardRule) -> tuple[Bucket, ...]:
+def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, model: Model, rules: ShardRules) -> tuple[Bucket, ...]:
     """The buckets of a plan.
 
     Where parameters are gathered at each use, or gradients summed after each microbatch, a bucket is of one layer. Frozen parameters are in
@@ -40,7 +41,7 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
     """
     places = parameter_places(stages, model=model)
     found: dict[tuple[object, ...], list[tuple[Key, tuple[Box, ...], int]]] = {}
-    by_layer = (rule.gather, rule.reduce) != (Cadence.STEP, Cadence.STEP)
+    by_layer = any((rule.gather, rule.reduce) != (Cadence.STEP, Cadence.STEP) for rule in rules.lanes)
     users = {key: _users(places[key]) for key in sorted(groups)}
     beside = _beside(groups, users)
     for key, used in users.items():
@@ -48,12 +49,10 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
             for number, own in enumerate(group.groups):
                 holders, sharers = _holders(own, group), []
                 for devices in _sharing(holders, used, beside):
-                    cut = [degree(rule, used.klass, len(devices), level=level if used.trainable else 3) for level in (1, 2, 3)]
-                    _nested(cut, key)
-                    sharers.append(Sharers(devices=devices, degrees=(cut[0], cut[1], cut[2])))
-                if not used.trainable and all(s.degrees[2] == 1 for s in sharers):
+                    sharers.append(_sharers(rules.sharing(used.klass, devices), key, trainable=used.trainable))
+                if not used.trainable and all(p.degrees[2] == 1 for s in sharers for p in (s.parties or (s,))):
                     continue
-                together = len({used.stages[d] for d in holders}) == 1
+                together = frozenset(d for one in sharers for p in (one.parties or (one,)) for d in _alike(p.devices, holders, one, used))
                 mark = (
                     tuple(sorted(own)),
                     group.copies,
@@ -74,7 +73,7 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
             copies=cast(tuple[tuple[int, ...], ...], copies),
             sharers=cast(tuple[Sharers, ...], sharers),
             counted=bool(counted),
-            together=bool(together),
+            together=cast(frozenset[int], together),
             trainable=bool(trainable),
         )
         for number, ((members, copies, sharers, counted, together, trainable, *_), parts) in enumerate(found.items())
@@ -145,7 +144,30 @@ def _sharing(holders: tuple[int, ...], used: _Users, beside: Beside) -> list[tup
     return parts if sum(map(len, parts)) == len(holders) else [holders]
 
 
-def _nested(cut: list[int], key: Key) -> None:
+def _sharers(sharing: Sharing, key: Key, *, trainable: bool) -> Sharers:
+    """Those of a bucket, with their parties where there are several; of frozen parameters there is the parameter's degree alone."""
+    if not trainable:
+        parties = tuple(_cut(party, (party.parameter,) * 3, key) for party in sharing.parties)
+        return parties[0] if len(parties) == 1 else Sharers(devices=sharing.devices, degrees=(1, 1, 1), parties=parties)
+    if len(sharing.parties) == 1:
+        (party,) = sharing.parties
+        return _cut(party, (sharing.optimizer, party.gradient, party.parameter), key)
+    parties = tuple(_cut(party, (party.reduced, party.gradient, party.parameter), key) for party in sharing.parties)
+    return Sharers(devices=sharing.devices, degrees=(sharing.optimizer, 1, 1), parties=parties)
+
+
+def _cut(party: Party, cut: tuple[int, int, int], key: Key) -> Sharers:
+    _nested(cut, key)
+    return Sharers(devices=party.devices, degrees=cut)
+
+
+def _alike(party: tuple[int, ...], holders: tuple[int, ...], sharers: Sharers, used: _Users) -> tuple[int, ...]:
+    """The devices of a party if the same stages of each work on the parameter: of the only one, if those of all holders do."""
+    devices = party if sharers.parties else holders
+    return party if len({used.stages[d] for d in devices}) == 1 else ()
+
+
+def _nested(cut: tuple[int, ...], key: Key) -> None:
     for finer, outer in pairwise(cut):
         if finer % outer:
             raise StrategyError(

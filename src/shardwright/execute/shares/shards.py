@@ -28,17 +28,30 @@ class Sharers:
 
     Args:
         degrees: members that share one copy of the optimizer's states, of the gradient and of the parameter; each divides the one before.
+        parties: several that each sum and gather for themselves, together all devices: gradient and parameter are shared in these, and
+            their first degree is of members that share a sum. Empty: all devices are one.
     """
 
     devices: tuple[int, ...]
     degrees: tuple[int, int, int]
+    parties: tuple[Sharers, ...] = ()
+
+    def party(self, device: int) -> Sharers:
+        """The party of a device."""
+        return next(p for p in self.parties if device in p.devices) if self.parties else self
+
+    def is_apart(self, device: int) -> bool:
+        """Its piece of the optimizer's states is not inside its piece of the parameter."""
+        return bool(self.parties) and self.party(device).degrees[2] > 1
 
     def piece(self, device: int, elements: int, level: int) -> Interval:
         """[low, high) of so many elements that a device owns of the state that ZeRO stage `level` shards.
 
-        Pieces are nested: of the optimizer's states in that of the gradient, and that in the parameter's. Runs of consecutive members
-        each own everything once.
+        Pieces are nested: of the optimizer's states in that of the gradient, and that in the parameter's; not of several parties. Runs of
+        consecutive members each own everything once.
         """
+        if self.parties and level > 1:
+            return self.party(device).piece(device, elements, level)
         position = self.devices.index(device)
         low, high = 0, elements
         for outer, finer in pairwise((1, *reversed(self.degrees[level - 1 :]))):
@@ -64,6 +77,8 @@ class Bucket:
     Args:
         number: of all buckets. boxes: parameters and their boxes, dims sorted by name. members: who sums, sorted. copies: (member,
             duplicates ..) that are sent the sum. sharers: disjoint; each shares its own copy of the states. counted: no other bucket of
+            duplicates has been counted for the same elements. together: devices that, as all of their party, have the same stages work on
+            it. trainable: they have gradients and states.
     """
 
     number: int
@@ -73,7 +88,7 @@ class Bucket:
     copies: tuple[tuple[int, ...], ...]
     sharers: tuple[Sharers, ...]
     counted: bool
-    together: bool = False
+    together: frozenset[int] = frozenset()
     trainable: bool = True
 
     @property
@@ -89,6 +104,11 @@ class Bucket:
     def sharing(self, device: int) -> Sharers:
         """With whom a device shares states."""
         return next(s for s in self.sharers if device in s.devices)
+
+    @property
+    def in_parties(self) -> bool:
+        """Several parties sum it for themselves first."""
+        return not self.copies and any(one.parties for one in self.sharers)
 
     def answers(self, device: int) -> bool:
         """The device's piece of the states is the one that is counted, of all copies. Frozen parameters have none."""
@@ -118,13 +138,15 @@ def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...], *, precision:
     """The device's piece of the whole gradient of a bucket.
 
     Pieces are reduced to their owners: to the members of a run, then the sums over runs. Where other stages' copies or duplicates share the
-    sum, all sum everything and keep their piece.
+    sum, all sum everything and keep their piece. Of several parties it is the device's piece of its party's gradient.
 
     Args:
         level: whose piece: 1 = of the optimizer, who reads the step's whole gradient; 2 = of the gradient, kept between microbatches.
     """
     own = gradients_of(view, dtype=precision.gradient).to(precision.wire)
     sharers = bucket.sharing(device)
+    if bucket.in_parties:
+        return (yield from _scattered(device, bucket, sharers.party(device), own, level=level)).to(precision.gradient)
     cut = sharers.degrees[level - 1]
     if cut > 1 and sharers.devices == bucket.members and not bucket.copies:
         return (yield from _scattered(device, bucket, sharers, own, level=level)).to(precision.gradient)
@@ -149,6 +171,8 @@ def _scattered(device: int, bucket: Bucket, sharers: Sharers, own: torch.Tensor,
     """Pieces to their owners in the run, summed in the order of devices; then over runs."""
     run, pieces = sharers.run(device, level), {d: sharers.piece(d, bucket.elements, level) for d in sharers.devices}
     low, high = pieces[device]
+    if len(sharers.devices) == 1:
+        return own[low:high].clone()
     came = cast(
         dict[int, torch.Tensor],
         (
@@ -172,8 +196,8 @@ def _scattered(device: int, bucket: Bucket, sharers: Sharers, own: torch.Tensor,
 
 
 def gathered(device: int, bucket: Bucket, piece: torch.Tensor, *, have: int, want: int, key: str) -> Task[torch.Tensor]:
-    """The piece of stage `want` (0: everything), from pieces of stage `have` of the members of a run."""
-    sharers = bucket.sharing(device)
+    """The piece of stage `want` (0: everything), from pieces of stage `have` of the members of a run: of the device's party."""
+    sharers = bucket.sharing(device).party(device)
     run = sharers.run(device, have)
 
     def wanted(one: int) -> Interval:

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata
 
 from shardwright.errors import DataError
-from shardwright.execute.shares.flat import box_views, values_of
+from shardwright.execute.shares.flat import box_views
 from shardwright.execute.shares.gradients import dims_in_order
 from shardwright.execute.shares.parameters import Key, Source, part, whole_shape
 from shardwright.execute.shares.shards import Bucket
@@ -70,14 +70,8 @@ def write_device(own: Member, known: Training, folder: Path) -> DeviceFiles:
 
 def _pieces(own: Member, known: Training, bucket: Bucket) -> Iterator[Piece]:
     """A device's share of a bucket: values and states."""
-    sharers = bucket.sharing(own.device)
-    low, high = sharers.piece(own.device, bucket.elements, 1)
-    if bucket.number in own.pieces:
-        outer = sharers.piece(own.device, bucket.elements, 3)[0]
-        values = own.pieces[bucket.number][low - outer : high - outer]
-    else:
-        values = values_of(own.views[bucket.number])[low:high]
-    yield from _of_bucket(known.work.model, bucket, low, values, VALUE)
+    low, _ = bucket.sharing(own.device).piece(own.device, bucket.elements, 1)
+    yield from _of_bucket(known.work.model, bucket, low, own.owned(bucket), VALUE)
     for start, _, states in own.shares(bucket):
         for state, tensor in states.tensors.items():
             yield from _of_bucket(known.work.model, bucket, start, tensor, state)

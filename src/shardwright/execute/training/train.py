@@ -8,7 +8,6 @@ from typing import cast
 
 import torch
 
-from shardwright.cost.gradient_sums import shard_rule
 from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.cadence import Cadenced, dropped, filled
 from shardwright.execute.interpreter.device import Batch, DeviceWork, device_task
@@ -18,9 +17,10 @@ from shardwright.execute.numerics.precision import Precision, uniform
 from shardwright.execute.shares.flat import Stretch, values_of, write_values
 from shardwright.execute.shares.gradients import gradient_groups
 from shardwright.execute.shares.offload import SHARE
+from shardwright.execute.shares.owners import owned, renewed
 from shardwright.execute.shares.parameters import ParameterStore, Source
 from shardwright.execute.shares.plan_buckets import plan_buckets
-from shardwright.execute.shares.shards import Bucket, Places, gathered, hold, summed, views
+from shardwright.execute.shares.shards import Bucket, Places, hold, views
 from shardwright.execute.training.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, update
 from shardwright.execute.training.step import prepare
 from shardwright.execute.transport.distributed import Network
@@ -33,6 +33,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.instances import TaskKind
 from shardwright.program.layout.cells import token_box
+from shardwright.program.shard_rules import ShardRule, ShardRules, shard_rules
 from shardwright.program.stages.holdings import parameter_places
 from shardwright.strategy.plan.plan import Cadence, Plan, State
 
@@ -46,8 +47,7 @@ class Training:
 
     Args:
         places: uses of every parameter. counts: (lane, device) whose losses are counted; others have copies. precision: of all numbers.
-        on: where the devices of this process keep and compute them. host: percent of the optimizer's states in host memory.
-        uses, sums: parameters are gathered at each use; gradients are summed after each microbatch.
+        on: where the devices of this process keep and compute them. shards: ZeRO of each lane.
     """
 
     work: DeviceWork
@@ -58,10 +58,8 @@ class Training:
     counts: frozenset[tuple[int, int]]
     length: int
     precision: Precision
+    shards: ShardRules
     on: torch.device | str = "cpu"
-    host: int = 0
-    uses: bool = False
-    sums: bool = False
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -75,7 +73,8 @@ class Member:
 
     Args:
         states: of its pieces; of those whose first elements' states are in host memory, of the rest. host: of those.
-        pieces: of parameters that are sharded between steps. steps: done so far.
+        pieces: of parameters that are sharded between steps. values: of the pieces of states whose elements are not among those, where
+            there is no master copy. steps: done so far.
     """
 
     device: int
@@ -83,6 +82,7 @@ class Member:
     views: dict[int, tuple[Stretch, ...]]
     states: dict[int, Moments] = field(default_factory=dict)
     pieces: dict[int, torch.Tensor] = field(default_factory=dict)
+    values: dict[int, torch.Tensor] = field(default_factory=dict)
     host: dict[int, Moments] = field(default_factory=dict)
     steps: int = 0
 
@@ -94,6 +94,21 @@ class Member:
                 states = own[bucket.number]
                 yield low, low + states.first.numel(), states
                 low += states.first.numel()
+
+    def owned(self, bucket: Bucket) -> torch.Tensor:
+        """The values of the device's piece of the optimizer's states of a bucket, in the parameters' format."""
+        sharers = bucket.sharing(self.device)
+        low, high = sharers.piece(self.device, bucket.elements, 1)
+        if bucket.number not in self.pieces:
+            return values_of(self.views[bucket.number])[low:high]
+        if bucket.number in self.values:
+            return self.values[bucket.number]
+        if sharers.is_apart(self.device):
+            like = self.pieces[bucket.number]
+            masters = [states.master.to(like) for *_, states in self.shares(bucket) if states.master is not None]
+            return torch.cat(masters) if masters else like[:0]
+        outer = sharers.piece(self.device, bucket.elements, 3)[0]
+        return self.pieces[bucket.number][low - outer : high - outer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,22 +144,20 @@ def training(
     """
     require_adamw(job.optimizer)
     _require_executed_host(plan)
-    shards = shard_rule(plan)
+    shards = shard_rules(plan)
     work, groups = prepare(model, job, plan, islands=islands)
     frozen = gradient_groups(work.stages, model=model, length=job.sequence_length, islands=islands, trainable=False)
     return Training(
         work=work,
         places=parameter_places(work.stages, model=model),
-        buckets=plan_buckets(work.stages, {**groups, **frozen}, model=model, rule=shards),
+        buckets=plan_buckets(work.stages, {**groups, **frozen}, model=model, rules=shards),
         rule=rule or AdamW(),
         settings=settings or Settings(),
         counts=_counted(work, length=job.sequence_length),
         length=job.sequence_length,
         precision=precision or uniform(dtype),
         on=on,
-        host=shards.offload,
-        uses=shards.gather is not Cadence.STEP,
-        sums=shards.reduce is not Cadence.STEP,
+        shards=shards,
     )
 
 
@@ -180,11 +193,13 @@ def member(device: int, known: Training, *, source: Source) -> Member:
         values, sharers = values_of(own.views[bucket.number]), bucket.sharing(device)
         if bucket.trainable:
             low, high = sharers.piece(device, bucket.elements, 1)
-            middle = low + (high - low) * known.host // SHARE
+            middle = low + (high - low) * known.shards.of(device).offload // SHARE
             if middle > low:
                 own.host[bucket.number] = moments(values[low:middle], precision=known.precision, host=True)
             own.states[bucket.number] = moments(values[middle:high], precision=known.precision)
-        if sharers.degrees[2] > 1:
+            if sharers.is_apart(device) and known.precision.master is None:
+                own.values[bucket.number] = values[low:high].clone()
+        if sharers.party(device).degrees[2] > 1:
             low, high = sharers.piece(device, bucket.elements, 3)
             own.pieces[bucket.number] = values[low:high].clone()
     dropped(set(own.pieces), own.views)
@@ -211,7 +226,7 @@ def step_task(
     tell = recorder.tell(device) if recorder is not None else silent
     if own.pieces:
         tell(TaskKind.GATHER, STEP_LEVEL)
-    around = Cadenced(device, own.store, tuple(mine), own.views, own.pieces, uses=known.uses, sums=known.sums)
+    around = cadenced(own, tuple(mine), known.shards.of(device))
     for bucket in mine:
         if bucket.number in own.pieces and not around.gathers(bucket):
             yield from filled(device, bucket, own.views[bucket.number], own.pieces[bucket.number])
@@ -220,11 +235,7 @@ def step_task(
     gradients = {}
     for bucket in trained:
         total = around.total.get(bucket.number)
-        if total is None:
-            gradients[bucket.number] = yield from summed(device, bucket, own.views[bucket.number], precision=known.precision)
-        else:
-            wide, narrow = (bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1))
-            gradients[bucket.number] = total[narrow[0] - wide[0] : narrow[1] - wide[0]]
+        gradients[bucket.number] = yield from owned(device, bucket, own.views[bucket.number], total=total, precision=known.precision)
     tell(TaskKind.STEP, STEP_LEVEL)
     losses = [loss for key, loss in outcome.losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts]
     squares = [fine(gradients[b.number]).square().sum(dtype=torch.float64) for b in trained if b.answers(device)]
@@ -249,22 +260,30 @@ def step_task(
     return StepReport(step=own.steps, loss=float(sums[0]) * known.work.scale, norm=float(norm), stopped=bool(sums[2] > 0))
 
 
+def cadenced(own: Member, buckets: tuple[Bucket, ...], rule: ShardRule) -> Cadenced:
+    """What a device does around a layer's work, of its buckets."""
+    uses, sums = rule.gather is not Cadence.STEP, rule.reduce is not Cadence.STEP
+    return Cadenced(own.device, own.store, buckets, own.views, own.pieces, uses=uses, sums=sums)
+
+
 def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor) -> Task[None]:
     """Update the device's piece, and gather what it keeps of the parameter."""
-    view, sharers = own.views[bucket.number], bucket.sharing(own.device)
-    low, _ = sharers.piece(own.device, bucket.elements, 1)
-    sharded, step, rule = bucket.number in own.pieces, own.steps, known.rule
-    values, first = (own.pieces[bucket.number], sharers.piece(own.device, bucket.elements, 3)[0]) if sharded else (values_of(view), 0)
+    low, _ = bucket.sharing(own.device).piece(own.device, bucket.elements, 1)
+    step, rule, values = own.steps, known.rule, own.owned(bucket)
     new = torch.cat(
         [
-            update(values[a - first : b - first], gradient[a - low : b - low], states, step=step, rule=rule, factor=factor)
+            update(values[a - low : b - low], gradient[a - low : b - low], states, step=step, rule=rule, factor=factor)
             for a, b, states in own.shares(bucket)
         ]
     )
-    if bucket.number in own.pieces:
-        own.pieces[bucket.number] = yield from gathered(own.device, bucket, new, have=1, want=3, key="new")
+    if bucket.number in own.values:
+        own.values[bucket.number] = new
+    sharded = bucket.number in own.pieces
+    renew = yield from renewed(own.device, bucket, new, want=3 if sharded else 0)
+    if sharded:
+        own.pieces[bucket.number] = renew
     else:
-        write_values(view, (yield from gathered(own.device, bucket, new, have=1, want=0, key="new")))
+        write_values(own.views[bucket.number], renew)
 
 
 def train_rank(

@@ -30,11 +30,13 @@ class StageDevices:
     Args:
         lengths: positions of a segment's sequence in a lane, of each slice. units: of each level of the network, innermost first.
         kinds: first device after each kind of node; empty if there is one kind.
+        parties: number of the party of each lane that sums gradients for itself; empty: all are one.
     """
 
     lengths: Callable[[int, Segment], tuple[int, ...]]
     units: tuple[Units, ...]
     kinds: tuple[int, ...] = ()
+    parties: tuple[int, ...] = ()
 
 
 class _Colours:
@@ -116,7 +118,7 @@ def refine_families(
             colours.tell(trait.grouping.devices + stage.base, trait.marks, key=(id(trait), stage.base))
     meetings: dict[tuple[int, int], tuple[Grouping, int]] = {}
     alike = True
-    for trait, bases, size, inside in _met(stages, edges, summings, ground.units, period):
+    for trait, bases, size, inside in _met(stages, edges, summings, ground, period):
         if not len(trait.marks):
             continue
         meetings |= {(id(trait.grouping), base): (trait.grouping, base) for base in bases}
@@ -147,10 +149,11 @@ def _met(
     stages: tuple[tuple[StageParts, ...], ...],
     edges: Iterable[LaneEdge],
     summings: Iterable[Summing],
-    units: tuple[Units, ...],
+    ground: StageDevices,
     period: int,
 ) -> Iterator[tuple[Trait, Iterable[int], int, bool]]:
     """What devices do with others: (trait, bases that it is counted from, devices of its stage, all partners are of one stage)."""
+    units = ground.units
     crossed: dict[tuple[int, int, tuple[int, ...]], tuple[Messages, dict[int, None]]] = {}
     for one in edges:
         ends = tuple([len(stages[one.lane][chunk].devices) for chunk in (one.edge.source, one.edge.target)])
@@ -159,15 +162,16 @@ def _met(
     for (_, base, sizes), (messages, bases) in crossed.items():
         for trait, size in zip(message_traits(Same(messages.sends), base, units), sizes, strict=True):
             yield trait, bases, size, True
-    summed: dict[tuple[int, int, tuple[int, ...], bool], tuple[Summing, dict[int, None]]] = {}
+    summed: dict[tuple[int, int, tuple[int, ...], bool, tuple[int, ...]], tuple[Summing, dict[int, None]]] = {}
     for summing in summings:
         sizes = tuple([len(stages[lane][chunk].devices) for lane, chunk, _ in summing.uses])
-        known = (id(summing.sums), summing.base % period, sizes, len({use[:2] for use in summing.uses}) == 1)
+        parties = tuple([ground.parties[use[0]] for use in summing.uses]) if ground.parties else ()
+        known = (id(summing.sums), summing.base % period, sizes, len({use[:2] for use in summing.uses}) == 1, parties)
         summed.setdefault(known, (summing, {}))[1][summing.base] = None
-    for (_, base, sizes, inside), (summing, bases) in summed.items():
+    for (_, base, sizes, inside, parties), (summing, bases) in summed.items():
         for sums in summing.sums:
             for number, size in enumerate(sizes):
-                yield sum_trait(sums, number, base, units), bases, size, inside
+                yield sum_trait(sums, number, base, units, parties), bases, size, inside
 
 
 def _neighbours(every: Sequence[StageParts], unit: Units) -> Grouping | None:

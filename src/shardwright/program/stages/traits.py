@@ -176,10 +176,18 @@ def message_traits(messages: Same[IntArray], base: int, units: tuple[Units, ...]
 
 
 @lru_cache(maxsize=8192)
-def sum_trait(sums: Sums, use: int, base: int, units: tuple[Units, ...]) -> Trait:
-    """What the devices that are counted at a parameter's use sum of it, and with whom; `base` only says how they lie."""
+def sum_trait(sums: Sums, use: int, base: int, units: tuple[Units, ...], parties: tuple[int, ...] = ()) -> Trait:
+    """What the devices that are counted at a parameter's use sum of it, and with whom; `base` only says how they lie.
+
+    Args:
+        parties: number of the party of each use; empty: all are one.
+    """
     near = sums.holders(use)
-    lying = np.append(_groups_lie(Same(sums.groups), near, base, units), -1)
+    among = [near] if near is not None else []
+    for party in sorted(set(parties)):
+        own = frozenset(d for one, number in zip(sums.uses, parties, strict=True) if number == party for d in one.devices)
+        among.append(own if near is None else own & near)
+    lying = np.append(_groups_lie(Same(sums.groups), tuple(among), base, units), -1)
     counted = slice(None) if len(sums.uses) == 1 else np.isin(sums.devices, list(sums.counted(use)))
     devices, of, elements = (column[counted] for column in (sums.devices, sums.of, sums.elements))
     return _trait(
@@ -188,10 +196,10 @@ def sum_trait(sums: Sums, use: int, base: int, units: tuple[Units, ...]) -> Trai
 
 
 @lru_cache(maxsize=4096)
-def _groups_lie(groups: Same[IntArray], near: frozenset[int] | None, base: int, units: tuple[Units, ...]) -> IntArray:
-    """How groups lie on the tiers, and those of their members that are `near`, equal numbers for equal ones."""
+def _groups_lie(groups: Same[IntArray], among: tuple[frozenset[int], ...], base: int, units: tuple[Units, ...]) -> IntArray:
+    """How groups lie on the tiers, and those of their members that are among others, equal numbers for equal ones."""
     every = groups.value
-    ways = (every,) if near is None else (every, np.where(np.isin(every, list(near)), every, -1))
+    ways = (every, *(np.where(np.isin(every, list(some)), every, -1) for some in among))
     return _alike([_spread(way, base, unit) for way in ways for unit in units])
 
 

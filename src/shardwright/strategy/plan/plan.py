@@ -42,7 +42,11 @@ ALL = 0
 class Shards:
     """ZeRO for some parameter classes (none named = all): three degrees over the members of each sync group.
 
+    A rule that names lanes holds for these alone. Optimizer states are shared by all that sum, of whichever lane. Gradients and parameters
+    of a lane that some rule names are shared by its own members: lanes of unlike microbatches gather and reduce at unlike times.
+
     Args:
+        lanes: that it holds for; none named = all.
         optimizer, gradient, parameter: 1 = not sharded, `ALL` = the whole group; each divides the one before.
         gather, reduce: cadence of parameter gathers and gradient reductions.
         host: (state, percent) that lives in host memory.
@@ -50,6 +54,7 @@ class Shards:
     """
 
     parameters: tuple[str, ...] = ()
+    lanes: tuple[str, ...] = ()
     optimizer: int = 1
     gradient: int = 1
     parameter: int = 1

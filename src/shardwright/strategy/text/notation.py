@@ -64,6 +64,8 @@ def _names(names: Sequence[str]) -> str:
 def _shards(rule: Shards) -> str:
     degrees = "/".join("all" if d == ALL else str(d) for d in (rule.optimizer, rule.gradient, rule.parameter))
     words = [f"zero {_names(rule.parameters)}: {degrees}"]
+    if rule.lanes:
+        words.append("lanes=" + ",".join(map(_name, rule.lanes)))
     if rule.gather is not Cadence.STEP:
         words.append(f"gather={rule.gather.value}")
     if rule.reduce is not Cadence.STEP:

@@ -165,6 +165,7 @@ def _read_shards(reader: _Reader) -> Shards | None:
     degrees = [ALL if d == "all" else _degree(reader, d) for d in line.groups()[1:4]]
     gather, reduce, unit, by_memory = Cadence.STEP, Cadence.STEP, ShardUnit.FLAT, False
     host: tuple[tuple[State, int], ...] = ()
+    lanes: tuple[str, ...] = ()
     for word in line[5].split():
         key, _, value = word.partition("=")
         if key == "gather":
@@ -175,12 +176,16 @@ def _read_shards(reader: _Reader) -> Shards | None:
             unit = _member(reader, ShardUnit, value)
         elif key == "host":
             host = tuple(_share(reader, share) for share in value.split(","))
+        elif key == "lanes":
+            lanes = _lane_names(reader, tuple(value.split(",")))
         elif word == "by-memory":
             by_memory = True
         else:
-            raise reader.error(f"unknown word {word[:40]!r}", hint=nearest(key[:40], ("gather", "reduce", "unit", "host", "by-memory")))
+            known = ("lanes", "gather", "reduce", "unit", "host", "by-memory")
+            raise reader.error(f"unknown word {word[:40]!r}", hint=nearest(key[:40], known))
     return Shards(
         parameters=_names(reader, line[1]),
+        lanes=lanes,
         optimizer=degrees[0],
         gradient=degrees[1],
         parameter=degrees[2],
@@ -190,6 +195,14 @@ def _read_shards(reader: _Reader) -> Shards | None:
         host=host,
         by_memory=by_memory,
     )
+
+
+def _lane_names(reader: _Reader, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, if lanes can have them."""
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise reader.error(f"{name[:40]!r} is not a lane's name")
+    return names
 
 
 def _degree(reader: _Reader, text: str) -> int:
@@ -337,9 +350,7 @@ def _read_order(reader: _Reader, *, all_lanes: tuple[str, ...]) -> Named | Table
     if line is None:
         return None
     lanes = tuple(name.strip() for name in line[2].split(",")) if line[2].strip() else ()
-    for lane in lanes:
-        if not NAME.fullmatch(lane):
-            raise reader.error(f"{lane[:40]!r} is not a lane's name")
+    _lane_names(reader, lanes)
     if line[1] == "table":
         return _read_rows(reader, lanes=lanes)
     parameters: list[tuple[str, int | str]] = []

@@ -6,21 +6,20 @@ Not here, because they need the lowered plan: deadlock, what gradients cover, wh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
-from shardwright.errors import StrategyError, nearest
+from shardwright.errors import StrategyError
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.tensor import ParameterClass
 from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.part_sizes import rounded
-from shardwright.strategy.plan.plan import ALL, Plan, Shards
+from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Placement
 from shardwright.strategy.plan.tree_shape import depth
 from shardwright.strategy.text.split_notation import MAX_DEPTH
 from shardwright.strategy.verify.coverage import Piece, coverage, operators_of, stage_pieces
 from shardwright.strategy.verify.orders import order_rules
 from shardwright.strategy.verify.parts import part_rules
+from shardwright.strategy.verify.shards import shard_violations
 from shardwright.strategy.verify.stages import placement_rules, stage_rules
 from shardwright.strategy.violation import Violation
 
@@ -74,8 +73,7 @@ def _verify(plan: Plan, *, model: Model, global_batch: int, seq_len: int | None)
                     operators[f"{model.runs[piece.run].block}/{operator.name}"] = operator
     for placements, (path, operators) in shared.items():
         yield from placement_rules(placements, tuple(operators.values()), model=model, path=path)
-    for rule in plan.shards:
-        yield from _shards(rule, model=model, devices=plan.devices)
+    yield from shard_violations(plan, model=model)
     yield from order_rules(plan, pieces=pieces, model=model)
 
 
@@ -127,48 +125,3 @@ def _slices(lane: Lane, *, model: Model, seq_len: int | None) -> Iterator[Violat
             hint="token slices are for causal models: drop the slices",
             path=path,
         )
-
-
-def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
-    known = [klass.value for klass in ParameterClass]
-    path = f"zero {','.join(rule.parameters) or 'all'}"
-    held = {p.klass.value for block in model.blocks for o in block.operators for p in o.parameters}
-    for klass in rule.parameters:
-        if klass not in known:
-            yield Violation(rule="shards.class", message=f"unknown class {klass!r}", hint=nearest(klass, known), path=path)
-        elif klass not in held:
-            hint = f"it has {', '.join(sorted(held))}"
-            yield Violation(rule="shards.class", message=f"the model has no parameters of class {klass}", hint=hint, path=path)
-    chain = (rule.optimizer, rule.gradient, rule.parameter)
-    steps = chain[2:] if _frozen(rule, model=model) else chain
-    divides = all(one == ALL or (two != ALL and one % two == 0) for one, two in pairwise(steps))
-    if _frozen(rule, model=model) and any(degree != 1 for degree in chain[:2]):
-        yield Violation(
-            rule="shards.frozen",
-            message=f"optimizer {chain[0] or 'all'}, gradient {chain[1] or 'all'} of parameters that are not trained",
-            hint="frozen parameters have only the last degree: 1/1/all",
-            path=path,
-        )
-        return
-    if min(chain) < 0 or max(chain) > devices or not divides:
-        yield Violation(
-            rule="shards.degrees",
-            message=f"optimizer {chain[0] or 'all'}, gradient {chain[1] or 'all'}, parameter {chain[2] or 'all'} on {devices} devices",
-            hint="each degree divides the one before it",
-            path=path,
-        )
-    states = [state for state, _ in rule.host]
-    if len(set(states)) != len(states) or any(not 1 <= percent <= 100 for _, percent in rule.host):
-        yield Violation(rule="shards.host", message="host shares", hint="each state once, 1 to 100 percent", path=path)
-
-
-def _frozen(rule: Shards, *, model: Model) -> bool:
-    """All parameters it names are frozen: they have no gradient and no optimizer state, so only the last degree counts."""
-    chosen = [
-        p
-        for block in model.blocks
-        for o in block.operators
-        for p in o.parameters
-        if not rule.parameters or p.klass.value in rule.parameters
-    ]
-    return not any(p.trainable for p in chosen) and bool(chosen)

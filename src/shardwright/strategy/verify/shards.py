@@ -1,0 +1,114 @@
+"""Structural rules of shards: which degrees, classes and lanes a plan's ZeRO rules may name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from shardwright.errors import nearest
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.tensor import ParameterClass
+from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.plan import ALL, Plan, Shards
+from shardwright.strategy.plan.shard_lookup import last_rule
+from shardwright.strategy.verify.orders import stage_devices
+from shardwright.strategy.violation import Violation
+
+
+def shard_violations(plan: Plan, *, model: Model) -> Iterator[Violation]:
+    """Every rule of shards that `plan` breaks."""
+    for rule in plan.shards:
+        yield from _shards(rule, model=model, devices=plan.devices)
+        yield from _lanes(rule, plan)
+    if any(rule.lanes for rule in plan.shards):
+        yield from _optimizers(plan)
+
+
+def _path(rule: Shards) -> str:
+    return f"zero {','.join(rule.parameters) or 'all'}"
+
+
+def _lanes(rule: Shards, plan: Plan) -> Iterator[Violation]:
+    """Lanes that a rule names are there, and have their devices to themselves."""
+    names = [lane.name for lane in plan.lanes]
+    for name in rule.lanes:
+        if name not in names:
+            yield Violation(rule="shards.lanes", message=f"unknown lane {name!r}", hint=nearest(name, names), path=_path(rule))
+    for lane in (lane for lane in plan.lanes if lane.name in rule.lanes):
+        own = _devices(lane)
+        other = next((o for o in plan.lanes if o is not lane and own & _devices(o)), None)
+        if other is not None:
+            yield Violation(
+                rule="shards.lanes",
+                message=f"lanes {lane.name} and {other.name} share device {min(own & _devices(other))}",
+                hint="a lane of shards of its own has its devices to itself: name no lanes",
+                path=_path(rule),
+            )
+
+
+def _devices(lane: Lane) -> frozenset[int]:
+    return frozenset().union(*(stage_devices(lane, chunk) for chunk in range(len(lane.stages))))
+
+
+def _optimizers(plan: Plan) -> Iterator[Violation]:
+    """Optimizer states are shared over all lanes, so they have one degree in all of them."""
+    trained = [lane.name for lane in plan.lanes if lane.role is Role.TRAIN]
+    for klass in ParameterClass:
+        found: dict[int, str] = {}
+        for name in trained:
+            rule = last_rule(plan.shards, klass.value, lane=name)
+            found.setdefault(1 if rule is None else rule.optimizer, name)
+        if len(found) > 1:
+            (one, first), (two, second), *_ = found.items()
+            yield Violation(
+                rule="shards.lanes",
+                message=f"optimizer states of {klass.value} parameters: {one or 'all'} in lane {first}, {two or 'all'} in lane {second}",
+                hint="lanes share them, so the first degree is the same in all",
+                path="zero",
+            )
+            return
+
+
+def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
+    known = [klass.value for klass in ParameterClass]
+    path = _path(rule)
+    held = {p.klass.value for block in model.blocks for o in block.operators for p in o.parameters}
+    for klass in rule.parameters:
+        if klass not in known:
+            yield Violation(rule="shards.class", message=f"unknown class {klass!r}", hint=nearest(klass, known), path=path)
+        elif klass not in held:
+            hint = f"it has {', '.join(sorted(held))}"
+            yield Violation(rule="shards.class", message=f"the model has no parameters of class {klass}", hint=hint, path=path)
+    chain = (rule.optimizer, rule.gradient, rule.parameter)
+    steps = chain[2:] if _frozen(rule, model=model) else chain[1:] if rule.lanes and rule.optimizer != 1 else chain
+    divides = all(one == ALL or (two != ALL and one % two == 0) for one, two in pairwise(steps))
+    if _frozen(rule, model=model) and any(degree != 1 for degree in chain[:2]):
+        yield Violation(
+            rule="shards.frozen",
+            message=f"optimizer {chain[0] or 'all'}, gradient {chain[1] or 'all'} of parameters that are not trained",
+            hint="frozen parameters have only the last degree: 1/1/all",
+            path=path,
+        )
+        return
+    if min(chain) < 0 or max(chain) > devices or not divides:
+        yield Violation(
+            rule="shards.degrees",
+            message=f"optimizer {chain[0] or 'all'}, gradient {chain[1] or 'all'}, parameter {chain[2] or 'all'} on {devices} devices",
+            hint="each degree divides the one before it",
+            path=path,
+        )
+    states = [state for state, _ in rule.host]
+    if len(set(states)) != len(states) or any(not 1 <= percent <= 100 for _, percent in rule.host):
+        yield Violation(rule="shards.host", message="host shares", hint="each state once, 1 to 100 percent", path=path)
+
+
+def _frozen(rule: Shards, *, model: Model) -> bool:
+    """All parameters it names are frozen: they have no gradient and no optimizer state, so only the last degree counts."""
+    chosen = [
+        p
+        for block in model.blocks
+        for o in block.operators
+        for p in o.parameters
+        if not rule.parameters or p.klass.value in rule.parameters
+    ]
+    return not any(p.trainable for p in chosen) and bool(chosen)

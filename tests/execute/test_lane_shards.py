@@ -1,0 +1,99 @@
+"""Lanes that shard gradients and parameters for themselves: the same steps as one device, and as many elements moved as is priced."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from shardwright.cost.owner_exchange import owner_volumes
+from shardwright.execute.numerics.precision import precision_of
+from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.shares.shards import Bucket
+from shardwright.execute.state.checkpoint import read, resumed
+from shardwright.execute.training.step import unsplit
+from shardwright.execute.training.train import member, training
+from shardwright.execute.transport.record import SentElements, Trace
+from shardwright.model.ir.tensor import ParameterClass
+from shardwright.program.shard_rules import shard_rules
+from tests.execute.saved import save
+from tests.execute.small_plans import PLANS, RULE, Small, run_here
+from tests.execute.trained import train
+
+NAMES = tuple(name for name, small in PLANS.items() if any(rule.lanes for rule in small.plan.shards))
+STEPS = 3
+
+
+@lru_cache
+def alone(small: Small) -> list[tuple[float, float]]:
+    return [(r.loss, r.norm) for r in run_here(small, small.alone(), steps=STEPS)[0]]
+
+
+def test_some_plans_have_lanes_of_their_own() -> None:
+    assert len(NAMES) >= 7
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_are_those_of_one_device(name: str) -> None:
+    small = PLANS[name]
+    found = [(r.loss, r.norm) for r in run_here(small, small.known(), steps=STEPS)[0]]
+    assert found == [pytest.approx(step, rel=1e-12) for step in alone(small)]
+
+
+def moved(name: str, what: str) -> list[tuple[Bucket, list[SentElements]]]:
+    """Of each bucket of several parties: what its devices exchanged with the owners of optimizer states in a step."""
+    small = PLANS[name]
+    known, trace = small.known(), Trace()
+    train(small.members(known), known, [small.batches(0)], trace=trace)
+    found: dict[int, list[SentElements]] = defaultdict(list)
+    for record in trace.records:
+        if isinstance(record.key, tuple) and record.key[0] == what:
+            found[record.key[1]].append(record)
+    return [(bucket, found[bucket.number]) for bucket in known.buckets if bucket.in_parties]
+
+
+@pytest.mark.parametrize("name", ["one lane shards", "lanes shard for themselves", "hybrid lanes"])
+def test_the_busiest_gives_the_owners_what_is_priced(name: str) -> None:
+    rules, small = shard_rules(PLANS[name].plan), PLANS[name]
+    compared = 0
+    for bucket, records in moved(name, "owners"):
+        sharing = rules.sharing(ParameterClass.DENSE, bucket.sharers[0].devices)
+        volume = bucket.elements * owner_volumes(bucket.members, sharing)["to_owners"]
+        assert sorted(r.device for r in records) == list(bucket.devices)
+        assert max(r.elements for r in records) == pytest.approx(volume, abs=len(bucket.devices))
+        assert sum(r.sent for r in records) == sum(r.received for r in records)
+        compared += 1
+    assert compared == sum(b.in_parties for b in small.known().buckets) > 0
+
+
+@pytest.mark.parametrize("name", ["one lane shards", "lanes shard for themselves"])
+def test_new_values_come_once(name: str) -> None:
+    """Each device receives what its party keeps of a bucket, less what it owns of that."""
+    for bucket, records in moved(name, "renewed"):
+        sharers = bucket.sharers[0]
+        for record in records:
+            (low, high), (a, b) = (one.piece(record.device, bucket.elements, 1) for one in (sharers.party(record.device), sharers))
+            assert record.received == high - low - max(min(high, b) - max(low, a), 0)
+
+
+@pytest.mark.parametrize("in_formats", [False, True])
+@pytest.mark.parametrize("name", ["one lane shards", "hybrid lanes"])
+def test_a_checkpoint_is_taken_up_where_it_was_left(name: str, in_formats: bool, tmp_path: Path) -> None:
+    """Under the same plan and on one device, with master copies and without: the next step is that of who went on."""
+    small, source = PLANS[name], seeded(PLANS[name].model, seed=0)
+    precision = precision_of(small.job) if in_formats else None
+    known = training(small.model, small.job, small.plan, rule=RULE, precision=precision)
+    members = {d: member(d, known, source=source) for d in known.devices}
+    train(members, known, [small.batches(0)])
+    assert all(bool(own.values) is not in_formats for own in members.values() if own.pieces)
+    found = read(save(members, known, tmp_path), model=small.model)
+    (expected,) = train(members, known, [small.batches(1)])
+    (again,) = train({d: resumed(d, known, found, source=source) for d in known.devices}, known, [small.batches(1)])
+    assert (again.loss, again.norm) == (expected.loss, expected.norm)
+    one = training(small.model, small.job, unsplit(small.model, small.job), rule=RULE, precision=precision)
+    (alone,) = train({d: resumed(d, one, found, source=source) for d in one.devices}, one, [small.batches(1)])
+    assert alone.loss == pytest.approx(expected.loss, rel=1e-2 if in_formats else 1e-12)
