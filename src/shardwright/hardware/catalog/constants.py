@@ -17,19 +17,19 @@ from shardwright.dtype import Dtype
 class Constants:
     """Values of all fitted constants, as shipped unless replaced. See `DECLARED` for meaning, owner and prior of each."""
 
-    clock_ampere: float = 1.0857
-    clock_hopper: float = 1.2383
-    clock_hopper_fp8: float = 1.0637
-    clock_blackwell: float = 1.4367
-    clock_blackwell_fp8: float = 1.1318
-    passes_fused: float = 1.3189
-    passes_eager: float = 1.0731
-    passes_native: float = 1.7828
-    attention_triton: float = 0.99445
-    overlap_slowdown: float = 1.2505
-    jitter: float = 0.0036636
-    host_launch: float = 5.2132e-05
-    collective_wait_s: float = 2.4467e-05
+    clock_ampere: float = 1.088
+    clock_hopper: float = 1.2401
+    clock_hopper_fp8: float = 1.0679
+    clock_blackwell: float = 1.4372
+    clock_blackwell_fp8: float = 1.1151
+    passes_fused: float = 1.3013
+    passes_eager: float = 1.0734
+    passes_native: float = 1.7773
+    attention_triton: float = 0.99402
+    overlap_slowdown: float = 1.2417
+    jitter: float = 0.0035222
+    host_launch: float = 4.9474e-05
+    collective_wait_s: float = 2.4376e-05
 
 
 SHIPPED: Final = Constants()
