@@ -78,7 +78,7 @@ after, count = used()
 print([loaded, after, count])
 """
 KERNELS = "_along", "_bound_all", "_padding", "_trilinear", "_walk", "backward_layer", "forward_layer", "run_events"
-FUNCTIONS = 37
+FUNCTIONS = 39
 """Compiled functions that a plan imports, those that other kernels call or write out among them."""
 
 

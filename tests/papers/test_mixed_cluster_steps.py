@@ -36,13 +36,12 @@ def test_what_holds() -> None:
     assert len(measured) == 23
     assert (stages == 1).sum() == 4
     assert error() < 0.20
-    assert error(stages == 1) < 0.11
     assert np.abs(foreseen / measured - 1).max() < 0.40
     assert spearmanr(foreseen, measured).statistic > 0.60
 
 
 @pytest.mark.xfail(
-    strict=True, reason="0.655: small microbatches between nodes take longer than their bytes (0.63 to 0.88), large ones less"
+    strict=True, reason="0.643: small microbatches between nodes take longer than their bytes (0.63 to 0.88), large ones less"
 )
 def test_plans_are_ranked_as_measured() -> None:
     foreseen, measured, _ = steps()
@@ -50,12 +49,11 @@ def test_plans_are_ranked_as_measured() -> None:
 
 
 @pytest.mark.xfail(
-    strict=True, reason="18.8 %: microbatches of 1 and 2 are predicted 24 % too fast in pipelines, those from 4 on 12 % too slow"
+    strict=True, reason="18.9 %: microbatches of 1 and 2 are predicted 24 % too fast in pipelines, those from 4 on 12 % too slow"
 )
 def test_mean_error_of_all_rows() -> None:
     assert error() <= 0.15
 
 
-@pytest.mark.xfail(strict=True, reason="10.5 % of 4 rows, all of them too slow")
 def test_mean_error_of_rows_without_pipeline() -> None:
     assert error(steps()[2] == 1) <= 0.10
