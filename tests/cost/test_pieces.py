@@ -10,12 +10,13 @@ import pytest
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import span_of
 from shardwright.compiled import plain
-from shardwright.cost.column_sums import LISTED_GATHER_OPERATORS, LISTED_REDUCE_OPERATORS, SyncTable
+from shardwright.cost.column_sums import SyncTable
 from shardwright.cost.communication import axes_of, move_seconds, network_of
 from shardwright.cost.host import OPERATOR_S
 from shardwright.cost.mesh_table import MeshTable, mesh_table
 from shardwright.cost.parameters import trained_matrices
 from shardwright.cost.step_costs import SHARDING_PART, step_costs
+from shardwright.cost.sum_seconds import LISTED_GATHER_OPERATORS, LISTED_REDUCE_OPERATORS
 from shardwright.cost.terms import gathers_again
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime

@@ -13,24 +13,13 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.column_sums import (
-    FETCHES,
-    OWNERS,
-    SYNCS,
-    ShardedElements,
-    SumSpans,
-    SyncTable,
-    broadcast_seconds,
-    fetch_seconds,
-    gradient_bytes,
-    layer_seconds,
-    sum_sizes,
-    wire_shares,
-)
+from shardwright.cost.column_sums import FETCHES, OWNERS, SYNCS, ShardedElements, SyncTable
 from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.device_network import group_span, network_of_devices, own_span
 from shardwright.cost.owner_exchange import owner_seconds
 from shardwright.cost.parameters import KINDS, PASSES, gathered_matrices, trained_matrices
+from shardwright.cost.sum_seconds import SumSpans, broadcast_seconds, fetch_seconds, layer_seconds, wire_shares
+from shardwright.cost.sum_sizes import gradient_bytes, sum_sizes
 from shardwright.model.gradients import without_gradient
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.tensor import ParameterClass

@@ -11,13 +11,14 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import span_of
 from shardwright.cost.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.column_sums import SYNCS, SumSpans, SyncTable, link_shares, sync_table
+from shardwright.cost.column_sums import SYNCS, SyncTable, link_shares, sync_table
 from shardwright.cost.columns import programs_of
 from shardwright.cost.communication import Network, axes_of, least_seconds, network_of, spans_along, tokens_copied
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import communicator_bytes
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
+from shardwright.cost.sum_seconds import SumSpans
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import TABLES
 from shardwright.program.block.grid_structure import Structure

@@ -6,9 +6,9 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.column_sums import SumSizes
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.device_network import group_span, network_of_devices
+from shardwright.cost.sum_sizes import SumSizes
 from shardwright.program.problem import Problem
 from shardwright.program.shard_rules import Sharing
 

@@ -7,11 +7,13 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.extent import extent_of
 from shardwright.collectives.span import Span
-from shardwright.cost.column_sums import LISTED_GATHER_OPERATORS, SyncTable, gathered_bytes
+from shardwright.cost.column_sums import SyncTable
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.communication import Network
 from shardwright.cost.host import OPERATOR_S
 from shardwright.cost.quantise import weight_bytes
+from shardwright.cost.sum_seconds import LISTED_GATHER_OPERATORS
+from shardwright.cost.sum_sizes import gathered_bytes
 from shardwright.hardware.catalog.constants import slowdown_beside
 from shardwright.program.problem import Problem
 

@@ -12,7 +12,6 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.compiled import plain
-from shardwright.cost.column_sums import gathered_bytes, gradient_bytes
 from shardwright.cost.columns import block_context
 from shardwright.cost.communication import dispatch_bytes, rows_volume, wire_bytes
 from shardwright.cost.device_blocks import local_sizes
@@ -22,6 +21,7 @@ from shardwright.cost.gradient_sums import in_buckets, is_gathered, sharing_grou
 from shardwright.cost.owner_exchange import owner_volumes
 from shardwright.cost.parts import MODES, PART_OF_AXIS, PARTS
 from shardwright.cost.redone import moved_again
+from shardwright.cost.sum_sizes import gathered_bytes, gradient_bytes
 from shardwright.cost.terms import gathers_again
 from shardwright.hardware.graph import level_between
 from shardwright.program.block.block import Move, Phase

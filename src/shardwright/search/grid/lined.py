@@ -8,12 +8,12 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.collectives.span import lie_alike, span_with
-from shardwright.cost.column_sums import SumSpans
 from shardwright.cost.columns import LayerTable, layer_table, tensor_groups_inside
 from shardwright.cost.communication import Network, axes_of, network_of, tokens_copied
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.lines import INSIDE, OF_ULYSSES, Lines, lines_of
 from shardwright.cost.mesh_table import MeshTable, lies_in_units, mesh_table
+from shardwright.cost.sum_seconds import SumSpans
 from shardwright.hardware.cluster import Tier
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import Columns, distinct, first_of_each
