@@ -44,8 +44,7 @@ def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: froze
         if stored.tied:
             counts["tied"] += elements * stored.trainable
             continue
-        wider = _is_wider(stored, degrees)
-        near = np.where(wider, 0, elements)
+        near = np.where(_is_wider(stored, degrees, rows=n), 0, elements) if stored.summed_along or stored.coarse else elements
         kind = KINDS[stored.klass is ParameterClass.EXPERTS]
         names = [f"{name}_{kind}" for name in PASSES[: 1 + stored.backward]]
         names.append(kind if stored.trainable else f"frozen_{kind}")
@@ -62,9 +61,9 @@ def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: froze
     return counts
 
 
-def _is_wider(stored: Stored, degrees: Degrees) -> BoolArray:
-    """(n,) more devices hold the same elements than those of dp x cp, or of edp."""
-    wider = np.zeros(np.shape(degrees["mbs"])[0], dtype=np.bool_)
+def _is_wider(stored: Stored, degrees: Degrees, *, rows: int) -> BoolArray:
+    """(rows,) more devices hold the same elements than those of dp x cp, or of edp."""
+    wider = np.zeros(rows, dtype=np.bool_)
     for axis in stored.summed_along:
         wider |= degrees[axis] > 1
     for runs, axes in stored.coarse:

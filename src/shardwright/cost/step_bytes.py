@@ -106,7 +106,7 @@ class Cuts(NamedTuple):
         Args:
             width: bytes of an element; beside: of one that optimizer states of the device's own go with. master: they have a master copy.
         """
-        parameters, states = (-(-self.elements // self.degrees[level]) for level in (2, 0))
+        parameters, states = -(-self.elements // self.degrees[2]), -(-self.elements // self.degrees[0])
         each = np.where(self.apart | (self.degrees[0] != self.degrees[2]), width, beside)
         values = self.apart * (0.0 if master else width)
         return np.asarray((parameters * each + states * values).sum(axis=1), dtype=np.float64)
@@ -135,13 +135,13 @@ def cuts_of(choices: Choices, priced: Priced) -> Cuts:
         dense[1:] += np.where(by_rank > 0, sync.tied[:, row][None, :], 0).max(axis=1)[1:]
     shards = np.array([sync.shard[row], sync.expert_shard[row]])
     degrees = np.where(choices.zero >= _LEVELS, shards, 1)
-    elements = np.stack([dense, experts], axis=1)
+    elements = np.array([dense, experts]).T
     if not sync.frozen[:, row].any():
         return Cuts(elements, degrees, _TOGETHER, frozen=_no_frozen(len(by_rank)), frozen_degrees=_NO_WAYS)
     frozen = [by_rank @ columns[:, row] for columns in (sync.frozen_dense, sync.frozen_experts)]
     # What more devices hold than the rest may be cut further: of ZeRO-3's bound nothing is left of it.
     wide = (by_rank @ sync.frozen[:, row] - frozen[0] - frozen[1]) * (choices.zero < _LEVELS[-1])
-    return Cuts(elements, degrees, _TOGETHER, frozen=np.stack([*frozen, wide], axis=1), frozen_degrees=np.append(degrees[-1], 1))
+    return Cuts(elements, degrees, _TOGETHER, frozen=np.array([*frozen, wide]).T, frozen_degrees=np.array([*degrees[-1], 1]))
 
 
 _NO_WAYS: Final = np.zeros(0, dtype=np.int64)
