@@ -51,7 +51,12 @@ def test_answer_equals_brute_force_where_groups_straddle_islands(block: int) -> 
     assert seen["lined"] > PROBLEMS
 
 
-def assert_answer_is_best(case: Case, turn: int, seen: Counter[str]) -> None:
+MIDDLE = 2
+"""A turn under which half of the members exceed the capacity."""
+
+
+def assert_answer_is_best(case: Case, turn: int, seen: Counter[str]) -> dict[Grid, Judged]:
+    """Compare a search with brute force, under a capacity that depends on `turn`. Returns every member as it was judged."""
     counted = count(case.problem, case.space, case.facts)
     known = dict(zip(counted.grids, judge(case.problem, counted.grids.values()), strict=True))
     needs = sorted(j.need for j in known.values())
@@ -67,6 +72,7 @@ def assert_answer_is_best(case: Case, turn: int, seen: Counter[str]) -> None:
         seen.update(refused=1)
     else:
         assert_certified(answer, counted, fits, idle=case.space.fewest > 0)
+    return known
 
 
 def test_problems_use_every_axis() -> None:

@@ -68,7 +68,7 @@ def is_unit(block: Block) -> bool:
     return not block.has_words
 
 
-class _Blocks(NamedTuple):
+class BlockFacts(NamedTuple):
     """Of every block of a model, as in `ChunkLayout`; whether it has a backward, and something trained."""
 
     layer: BoolArray
@@ -79,10 +79,15 @@ class _Blocks(NamedTuple):
     trained: list[bool]
 
 
+def block_facts(model: Model) -> BlockFacts:
+    """Those of a model, found once."""
+    return _block_facts(Same(model))
+
+
 @lru_cache(maxsize=64)
-def _blocks_of(model: Same[Model]) -> _Blocks:
+def _block_facts(model: Same[Model]) -> BlockFacts:
     blocks = model.value.blocks
-    return _Blocks(
+    return BlockFacts(
         layer=np.array([b.is_layer for b in blocks]),
         unit=np.array([is_unit(b) for b in blocks]),
         end=np.array([has_table(b) for b in blocks]),
@@ -94,7 +99,7 @@ def _blocks_of(model: Same[Model]) -> _Blocks:
 
 def turned_at(model: Model, contents: Sequence[Content]) -> IntArray:
     """(c,) the block of each chunk whose backward is the first: the last one with any; the last of all where none has any."""
-    back = _blocks_of(Same(model)).back
+    back = block_facts(model).back
     found = []
     for content in contents:
         place = content[-1][0] if content else 0
@@ -108,7 +113,7 @@ def turned_at(model: Model, contents: Sequence[Content]) -> IntArray:
 
 def reduced_last(model: Model, contents: Sequence[Content]) -> IntArray:
     """(c,) the block of each chunk whose gradients are reduced last: the first one with any; the first of all where none has any."""
-    trained = _blocks_of(Same(model)).trained
+    trained = block_facts(model).trained
     found = []
     for content in contents:
         place = content[0][0] if content else 0
@@ -143,7 +148,7 @@ def _layout_of(known: Same[Model], pp: int, vpp: int, first: int, last: int, lay
     for c, content in enumerate(contents):
         for block, count in content:
             counts[c, block] += count
-    of = _blocks_of(known)
+    of = _block_facts(known)
     return ChunkLayout(
         contents=contents,
         counts=counts,

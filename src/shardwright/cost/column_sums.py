@@ -11,7 +11,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.communication import Axes, Network, axes_of, tokens_copied
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.parameters import ELEMENTS, KINDS, PASSES, gathered_matrices, parameter_elements, trained_matrices
-from shardwright.cost.sum_seconds import SumSpans, broadcast_seconds, fetch_seconds, layer_seconds, sum_spans, wire_shares
+from shardwright.cost.sum_seconds import OfLayer, SumSpans, broadcast_seconds, fetch_seconds, layer_seconds, sum_spans, wire_shares
 from shardwright.cost.sum_sizes import sum_sizes
 from shardwright.job.training import TrainingJob
 from shardwright.program.block.block import BlockProgram
@@ -161,12 +161,12 @@ def sync_table(
         for part in parts:
             spans, own, few = groups_of[part], elements[part], elements[f"narrow_{part}"]
             many = trained_matrices(program.operators, experts=part == "experts")
-            priced = layer_seconds(own, spans, network, sizes, matrices=many, narrow=few) if own.any() else {}
+            priced = layer_seconds(OfLayer(own, many, few), spans, network, sizes) if own.any() else {}
             ways = gathered_matrices(program.operators, program.constant, experts=part == "experts")
             for name, columns_of, many in zip(PASSES, FETCHES, ways, strict=True):
                 own, few = elements[f"{name}_{part}"], elements[f"narrow_{name}_{part}"]
                 if own.any():
-                    moved = fetch_seconds(own, spans, network, sizes, matrices=many, narrow=few)
+                    moved = fetch_seconds(OfLayer(own, many, few), spans, network, sizes)
                     priced |= dict(zip(columns_of, moved, strict=True))
             for name, seconds in priced.items():
                 total[name][index] += seconds
@@ -174,11 +174,11 @@ def sync_table(
             # Where the first and the last chunk are two ranks' the owner's gradient waits for the other's.
             alone = elements["dense"] - np.where(rows["pp"] > 1, elements["shared"], 0)
             many = trained_matrices(program.operators, experts=False)
-            priced = layer_seconds(alone, dense, network, sizes, matrices=many)
+            priced = layer_seconds(OfLayer(alone, many), dense, network, sizes)
             for name in ("all_reduce", "reduce", "scatter", "apart"):
                 # Of nothing left there is no collective, not even its latency.
                 total[name][index] = np.where(alone > 0, priced[name], 0.0)
-            last = layer_seconds(elements["shared"], sum_spans((groups[0], (*groups[1], ends)), shard, network), network, sizes, matrices=1)
+            last = layer_seconds(OfLayer(elements["shared"]), sum_spans((groups[0], (*groups[1], ends)), shard, network), network, sizes)
             for name, seconds in tied.items():
                 seconds += np.where(rows["pp"] > 1, last[name], 0.0)
     if runtime.zero1_broadcasts and timed:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +18,13 @@ from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.device_network import group_span, network_of_devices, own_span
 from shardwright.cost.owner_exchange import owner_seconds
 from shardwright.cost.parameters import KINDS, PASSES, gathered_matrices, trained_matrices
-from shardwright.cost.sum_seconds import SumSpans, broadcast_seconds, fetch_seconds, layer_seconds, wire_shares
+from shardwright.cost.sum_seconds import OfLayer, SumSpans, broadcast_seconds, fetch_seconds, layer_seconds, wire_shares
 from shardwright.cost.sum_sizes import gradient_bytes, sum_sizes
 from shardwright.model.gradients import without_gradient
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.problem import Problem
-from shardwright.program.shard_rules import ShardRules, Sharing
+from shardwright.program.shard_rules import Party, ShardRules, Sharing
 from shardwright.program.stages.holdings import HeldParameters
 from shardwright.program.stages.parts import Segment
 
@@ -116,9 +116,9 @@ def frozen_cuts_of(held: list[tuple[HeldParameters, ...]], *, device: int, rules
     return tuple(ShardedElements(elements=n, optimizer=1, gradient=1, parameter=p) for p, n in sorted(found.items()))
 
 
-def is_gathered(held: HeldParameters, *, device: int, zero: int, rules: ShardRules) -> bool:
-    """ZeRO-3 cuts these parameters of a device, trained or not, and makes them whole for each use."""
-    return zero == 3 and rules.party(held.klass, held.near, device).parameter > 1
+def is_gathered(party: Party, *, zero: int) -> bool:
+    """ZeRO-3 cuts parameters of a party, trained or not, and makes them whole for each use."""
+    return zero == 3 and party.parameter > 1
 
 
 def sync_of(
@@ -193,14 +193,14 @@ def _counts(
     counts: dict[str, IntArray] = {name: np.zeros((len(held), 1), dtype=np.int64) for name in (*names, *gathers)}
     own = {name: np.zeros((len(held), 1)) for name in ("own_gathered", "own_regathered")}
     shards = [1, 1]
-    for b, h in zip(np.repeat(np.arange(len(held)), [len(items) for items in held]).tolist(), chain.from_iterable(held), strict=True):
+    for b, h in chain.from_iterable(zip(repeat(b), items) for b, items in enumerate(held)):
         elements, kind = -(-h.elements * h.layers // layers[b]), int(h.klass is ParameterClass.EXPERTS)
         party = rules.party(h.klass, h.near, device)
         for name in (KINDS[kind],) if h.trainable else ("frozen", f"frozen_{KINDS[kind]}"):
             counts[name][b, 0] += elements
         if h.narrow and h.trainable:
             counts["narrow"][b, 0] += elements
-        for name in ("gathered", "regathered")[: (zero == 3 and party.parameter > 1) * (1 + h.backward)]:
+        for name in ("gathered", "regathered")[: is_gathered(party, zero=zero) * (1 + h.backward)]:
             counts[name][b, 0] += elements
             counts[f"narrow_{name}"][b, 0] += elements * h.narrow
             own[f"own_{name}"][b, 0] += elements / party.parameter
@@ -229,9 +229,8 @@ def _moved(items: Iterable[HeldParameters], *, device: int, rules: ShardRules, l
         kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
         sharing = rules.sharing(h.klass, h.near)
         party = sharing.party(device)
-        whole = len(sharing.parties) == 1
-        group, near = (h.group, h.near) if whole else (party.devices, party.devices)
-        key = _Together(group, near, kind, party.reduced if level == 1 else party.parameter, h.parts if whole else 1)
+        parts = h.parts if len(sharing.parties) == 1 else 1
+        key = _Together(*sharing.among(device, h.group), kind, party.reduced if level == 1 else party.parameter, parts)
         elements, narrow = found.get(key, (0, 0))
         found[key] = elements + h.elements * h.layers, narrow + h.elements * h.layers * h.narrow
     return found
@@ -242,17 +241,16 @@ def _summed(
     block: Block,
     trained: list[_Moved],
     key: _Together,
-    elements: FloatArray,
-    narrow: FloatArray,
+    moved: OfLayer,
     groups: SumSpans,
     network: Network,
 ) -> dict[str, FloatArray]:
     """`layer_seconds` of a layer's trainable elements; `trained`: those of all segments, which broadcasts return together."""
     sizes, many = sum_sizes(problem.job, problem.runtime), trained_matrices(block.operators, experts=key.klass is ParameterClass.EXPERTS)
-    found = layer_seconds(elements, groups, network, sizes, matrices=many, narrow=narrow)
+    found = layer_seconds(moved._replace(matrices=many), groups, network, sizes)
     if problem.runtime.zero1_broadcasts:
         whole = sum(one[key][0] for one in trained if key in one)
-        found["gather"] = broadcast_seconds(np.array([float(whole)]), groups, network=network, stored=sizes.stored) / whole * elements
+        found["gather"] = broadcast_seconds(np.array([float(whole)]), groups, network=network, stored=sizes.stored) / whole * moved.elements
     return found
 
 
@@ -261,14 +259,13 @@ def _fetched(
     block: Block,
     turn: int,
     key: _Together,
-    elements: FloatArray,
-    narrow: FloatArray,
+    moved: OfLayer,
     groups: SumSpans,
     network: Network,
 ) -> dict[str, FloatArray]:
     """`fetch_seconds` of a layer's elements; `turn`: 0 before its forward, 1 before its backward."""
     many = gathered_matrices(block.operators, without_gradient(block), experts=key.klass is ParameterClass.EXPERTS)[turn]
-    found = fetch_seconds(elements, groups, network, sum_sizes(problem.job, problem.runtime), matrices=many, narrow=narrow)
+    found = fetch_seconds(moved._replace(matrices=many), groups, network, sum_sizes(problem.job, problem.runtime))
     return dict(zip(FETCHES[turn], found, strict=True))
 
 
@@ -280,12 +277,12 @@ def _seconds(
     for key, (elements, narrow) in ((key, each) for key, each in moved.items() if len(key.group) > 1):
         network = network_of_devices(problem, key.group)
         groups = _sum_spans(network, key.group, key.near, key.shard)
-        volume, few = np.array([elements / count]), np.array([narrow / count])
-        alone = price(key, volume, few, groups, network)
+        layer = OfLayer(np.array([elements / count]), narrow=np.array([narrow / count]))
+        alone = price(key, layer, groups, network)
         if key.parts > 1 and key.near == key.group:
             sides = [own_span(problem, members, device) for members in _members_of(key.group, key.near, key.shard)]
             spans = SumSpans(sides[0], sides[1], sides[2], groups.shard)
-            mine = price(key, volume, few, spans, network_of_devices(problem, (device,)))
+            mine = price(key, layer, spans, network_of_devices(problem, (device,)))
             for name, spent in alone.items():
                 slowest[name], own[name] = max(slowest[name], float(spent[0])), own[name] + float(mine[name][0])
             continue

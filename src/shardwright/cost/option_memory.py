@@ -39,10 +39,8 @@ def dispatch_buffers(
     """
     library = _library_buffers(program, degrees, spans=spans, island=island, hybrid=hybrid)
     gathered = _gathered(program, degrees)
-    for move in program.moves:
-        if move.copies:
-            return np.stack([library + gathered, np.zeros_like(gathered)])
-    return np.stack([library, gathered])
+    copied = [move for move in program.moves if move.copies]
+    return np.stack([library + gathered, np.zeros_like(gathered)] if copied else [library, gathered])
 
 
 def _gathered(program: BlockProgram, degrees: Degrees) -> IntArray:

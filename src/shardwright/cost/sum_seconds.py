@@ -56,20 +56,17 @@ def wire_shares(groups: SumSpans, *, network: Network, bucket: int) -> FloatArra
     return shares
 
 
-def layer_seconds(
-    elements: IntArray | FloatArray,
-    groups: SumSpans,
-    network: Network,
-    sizes: SumSizes,
-    *,
-    matrices: int,
-    narrow: IntArray | FloatArray | int = 0,
-) -> dict[str, FloatArray]:
-    """Seconds to sum, to reduce into shards, and to gather one layer's trainable elements; `scatter` as ZeRO-3 does, see `_in_lists`.
+class OfLayer(NamedTuple):
+    """Elements of one layer that groups move: those, the matrices that they are, and those that a recipe of few bits quantises."""
 
-    Args:
-        matrices: that the elements are. narrow: of them those that are quantised in a recipe of few bits.
-    """
+    elements: IntArray | FloatArray
+    matrices: int = 1
+    narrow: IntArray | FloatArray | int = 0
+
+
+def layer_seconds(moved: OfLayer, groups: SumSpans, network: Network, sizes: SumSizes) -> dict[str, FloatArray]:
+    """Seconds to sum, to reduce into shards, and to gather one layer's trainable elements; `scatter` as ZeRO-3 does, see `_in_lists`."""
+    elements = moved.elements
     gradient = np.maximum(elements * float(sizes.wire), float(sizes.bucket))
     share = elements * float(sizes.wire) / np.maximum(gradient, 1.0)
     scatter = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=groups.inner, network=network)
@@ -77,33 +74,23 @@ def layer_seconds(
     plain = {
         "all_reduce": share * move_seconds(Collective.ALL_REDUCE, volume=gradient, span=groups.whole, network=network),
         "reduce": share * (scatter + across),
-        "gather": _gather_seconds(elements, groups, network, sizes, narrow=narrow),
+        "gather": _gather_seconds(moved, groups, network, sizes),
     }
-    scatter = _in_lists(elements, groups, network, sizes, matrices=matrices) if sizes.listed else plain["reduce"]
+    scatter = _in_lists(moved, groups, network, sizes) if sizes.listed else plain["reduce"]
     return plain | {"scatter": scatter, "apart": share * across * (sizes.apart and _on_other_links(groups))}
 
 
-def _gather_seconds(
-    elements: IntArray | FloatArray, groups: SumSpans, network: Network, sizes: SumSizes, *, narrow: IntArray | FloatArray | int
-) -> FloatArray:
+def _gather_seconds(moved: OfLayer, groups: SumSpans, network: Network, sizes: SumSizes) -> FloatArray:
     """Seconds of an all_gather of one layer's elements in one piece, or in its part of a bucket of as many elements as gradients have."""
-    wire, bucket = float(sizes.wire), float(sizes.bucket)
-    stored = sizes.stored - narrow * (sizes.stored - sizes.narrow) / np.maximum(elements, 1)
+    elements, wire, bucket = moved.elements, float(sizes.wire), float(sizes.bucket)
+    stored = sizes.stored - moved.narrow * (sizes.stored - sizes.narrow) / np.maximum(elements, 1)
     parameter = np.maximum(elements * stored, bucket * stored / wire)
     share = elements * wire / np.maximum(np.maximum(elements * wire, bucket), 1.0)
     return np.asarray(share * move_seconds(Collective.ALL_GATHER, volume=parameter, span=groups.inner, network=network))
 
 
-def fetch_seconds(
-    elements: IntArray | FloatArray,
-    groups: SumSpans,
-    network: Network,
-    sizes: SumSizes,
-    *,
-    matrices: int,
-    narrow: IntArray | FloatArray | int = 0,
-) -> tuple[FloatArray, FloatArray]:
-    """Seconds to gather one layer's elements, trained or not, as ZeRO-3 does, and the tensors in the lists; arguments of `layer_seconds`.
+def fetch_seconds(moved: OfLayer, groups: SumSpans, network: Network, sizes: SumSizes) -> tuple[FloatArray, FloatArray]:
+    """Seconds to gather one layer's elements, trained or not, as ZeRO-3 does, and the tensors in the lists.
 
         fetch = V / v x T(v)    v = max(V / matrices, gathered)    of V bytes that are gathered in pieces
 
@@ -114,15 +101,16 @@ def fetch_seconds(
     have `stage3_prefetch_bucket_size` elements) and, before 0.6, runtime/zero/partition_parameters.py (`_allgather_param`: a collective
     a parameter, over a list of views).
     """
+    elements, matrices = moved.elements, moved.matrices
     none = np.zeros(np.broadcast_shapes(np.shape(elements), np.shape(groups.shard)))
     if not sizes.gathered and not sizes.listed:
-        return _gather_seconds(elements, groups, network, sizes, narrow=narrow), none
+        return _gather_seconds(moved, groups, network, sizes), none
     volume = elements * float(sizes.stored)
     piece = np.maximum(volume / matrices, float(sizes.gathered))
-    moved = volume / np.maximum(piece, 1.0) * move_seconds(Collective.ALL_GATHER, volume=piece, span=groups.inner, network=network)
+    spent = volume / np.maximum(piece, 1.0) * move_seconds(Collective.ALL_GATHER, volume=piece, span=groups.inner, network=network)
     if not sizes.listed:
-        return moved, none
-    return moved, np.where((groups.shard > 1) & (elements > 0), matrices * groups.shard, 0).astype(np.float64)
+        return spent, none
+    return spent, np.where((groups.shard > 1) & (elements > 0), matrices * groups.shard, 0).astype(np.float64)
 
 
 def _on_other_links(groups: SumSpans) -> BoolArray:
@@ -131,12 +119,13 @@ def _on_other_links(groups: SumSpans) -> BoolArray:
     return np.asarray(~np.any([(inner > 1) & (across > 1) for inner, across in pairs], axis=0), dtype=np.bool_)
 
 
-def _in_lists(elements: IntArray | FloatArray, groups: SumSpans, network: Network, sizes: SumSizes, *, matrices: int) -> FloatArray:
+def _in_lists(moved: OfLayer, groups: SumSpans, network: Network, sizes: SumSizes) -> FloatArray:
     """Seconds of ZeRO-3's reductions of one layer, a collective a matrix over a list of views, and of the operators that the host calls for
     each tensor beside it. Leaves out that matrices differ in size.
 
     Source: DeepSpeed before 0.6, runtime/zero/partition_parameters.py (`_reduce_scatter_gradient`).
     """
+    elements, matrices = moved.elements, moved.matrices
     gradient = elements * float(sizes.wire) / matrices
     summed = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=groups.inner, network=network)
     summed = summed + move_seconds(Collective.ALL_REDUCE, volume=gradient / groups.shard, span=groups.across, network=network)

@@ -66,6 +66,17 @@ class Sharing:
         """The party of a device: of a duplicate that sums nothing, that of its lane."""
         return self.parties[0] if len(self.parties) == 1 else next(p for p in self.parties if device in p.lanes)
 
+    def among(self, device: int, group: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Who moves the elements together with a device, and of them those that share states: of several parties its own alone.
+
+        Args:
+            group: all devices that sum them.
+        """
+        if len(self.parties) == 1:
+            return group, self.devices
+        own = self.party(device).devices
+        return own, own
+
     def is_apart(self, device: int) -> bool:
         """Optimizer states of a device are of elements outside its shard of the parameters."""
         return len(self.parties) > 1 and self.party(device).parameter > 1

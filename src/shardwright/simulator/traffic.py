@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -174,7 +173,10 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
     backward = sum(n for (lane, chunk, _, kind), n in runs.items() if (lane, chunk) == (stage.lane, stage.chunk) and kind in _BACKWARDS)
     reduced = backward if rule.zero >= 2 and runtime.reduce_every_microbatch else 1
     bucketed, beyond = in_buckets(held, layers=layers)
-    is_cut = partial(is_gathered, device=sums.device, zero=rule.zero, rules=rules)
+
+    def is_cut(h: HeldParameters) -> bool:
+        return is_gathered(rules.party(h.klass, h.near, sums.device), zero=rule.zero)
+
     for items, segment in zip(bucketed, stage.segments, strict=True):
         count = segment.count
         together: Counter[_Together] = Counter()
@@ -182,9 +184,8 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
         for h in (h for h in items if h.trainable and len(h.group) > 1):
             sharing = rules.sharing(h.klass, h.near)
             party = sharing.party(sums.device)
-            key = h.group, h.near, party.reduced
+            key = *sharing.among(sums.device, h.group), party.reduced
             if len(sharing.parties) > 1:
-                key = party.devices, party.devices, party.reduced
                 _to_owners(sums, h, sharing, wire=wire, stored=stored)
             together[key] += h.elements * h.layers
             returned[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
@@ -209,9 +210,7 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
             fetched: Counter[_Together] = Counter()
             for h in (h for h in passes if is_cut(h)):
                 sharing = rules.sharing(h.klass, h.near)
-                party = sharing.party(sums.device)
-                among = (h.group, h.near) if len(sharing.parties) == 1 else (party.devices, party.devices)
-                key = *among, party.parameter
+                key = *sharing.among(sums.device, h.group), sharing.party(sums.device).parameter
                 fetched[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
             for (group, near, shard), volume in fetched.items():
                 inner = sharing_groups(group, near, shard)[0]

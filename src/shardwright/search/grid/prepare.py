@@ -19,7 +19,7 @@ from shardwright.cost.bytes_per_parameter import (
     shard_bytes,
     update_bytes,
 )
-from shardwright.cost.chunk_layout import ChunkLayout, is_unit, layout_of
+from shardwright.cost.chunk_layout import ChunkLayout, block_facts, layout_of
 from shardwright.cost.columns import LayerTable, layer_table, tensor_groups_inside
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.degree_rows import Rows
@@ -194,8 +194,8 @@ def costs_of(problem: Problem, prepared: Prepared) -> Costs:
 def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
     """Tables as the B0 kernel reads them."""
     total = layers.seconds.sum(axis=2)
-    layer = np.array([b.is_layer for b in problem.model.blocks])
-    unit = np.array([is_unit(b) for b in problem.model.blocks])[:, None]
+    of = block_facts(problem.model)
+    layer, unit = of.layer, of.unit[:, None]
     # Modules that predict further tokens have cores too, and are no layers: a policy leaves them.
     saved = layers.saved_bytes.copy()
     saved[:, 1] = np.where(layer[:, None], saved[:, 1], saved[:, 0])

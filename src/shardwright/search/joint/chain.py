@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.chunk_layout import has_head
+from shardwright.cost.chunk_layout import block_facts
 from shardwright.model.ir.graph import Model
 from shardwright.program.stages.chunks import Content, counted
 from shardwright.strategy.grid.facts import layer_runs
@@ -56,7 +56,8 @@ def chain_of(model: Model) -> Chain:
                 layers.append((*waiting, run.block))
                 waiting = []
     width = len(model.blocks)
-    layer = np.array([b.is_layer and not has_head(b) for b in model.blocks])
+    of = block_facts(model)
+    layer = of.layer & ~of.head
     inner = np.zeros((len(layers), width), dtype=np.int64)
     for position, unit in enumerate(layers):
         np.add.at(inner[position], list(unit), 1)

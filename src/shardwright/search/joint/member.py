@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.compiled import plain
-from shardwright.cost.chunk_layout import ChunkLayout, has_head, has_table, is_unit, reduced_last, turned_at
+from shardwright.cost.chunk_layout import ChunkLayout, block_facts, reduced_last, turned_at
 from shardwright.cost.priced import Priced
 from shardwright.cost.step_bytes import again_bytes
 from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts, step_costs
@@ -144,13 +144,14 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> ChunkLayout:
             counts[c, block] += count
     by_rank = np.zeros((plan.ranks, counts.shape[1]), dtype=np.int64)
     np.add.at(by_rank, list(plan.owners), counts)
+    of = block_facts(problem.model)
     return ChunkLayout(
         contents=tuple(contents),
         counts=counts,
-        layer=np.array([b.is_layer for b in problem.model.blocks]),
-        unit=np.array([is_unit(b) for b in problem.model.blocks]),
-        end=np.array([has_table(b) for b in problem.model.blocks]),
-        head=np.array([has_head(b) for b in problem.model.blocks]),
+        layer=of.layer,
+        unit=of.unit,
+        end=of.end,
+        head=of.head,
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
         turned=turned_at(problem.model, contents),
         reduced=reduced_last(problem.model, contents),
