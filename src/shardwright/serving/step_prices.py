@@ -85,18 +85,18 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
     names = sorted(windows)
     return StepTable(
         tokens=tokens,
-        replayed=base.replayed,
-        launched=base.launched,
+        replayed=rising(base.replayed),
+        launched=rising(np.maximum(base.launched, base.replayed)),
         captured=np.array(engine.captured, dtype=np.int64),
         piecewise=engine.piecewise,
         sequences=sequences,
-        head=head.replayed,
-        decode_start=start,
+        head=rising(head.replayed),
+        decode_start=rising(start),
         decode_slope=slope,
         windows=np.array(names, dtype=np.int64),
         window_slope=np.array([windows[w] for w in names]).reshape(len(names), len(sequences)),
         prompt_tokens=lengths.astype(np.int64),
-        prompt_seconds=np.maximum.accumulate(prompts),
+        prompt_seconds=rising(prompts),
         host_s=constants.host_iteration_s,
         host_sequence_s=constants.host_sequence_s,
         answer_s=0.0,
@@ -104,6 +104,13 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
         guesses=worker.guesses,
         stages=worker.pp,
     )
+
+
+def rising(values: FloatArray) -> FloatArray:
+    """`values` without the falls that scattered measurements have: the middle of the highest value so far and the lowest that is to
+    come.
+    """
+    return np.asarray((np.maximum.accumulate(values) + np.minimum.accumulate(values[::-1])[::-1]) / 2)
 
 
 def counted_blocks(model: Model, *, guesses: int) -> tuple[tuple[Block, int], ...]:
