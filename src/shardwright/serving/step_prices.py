@@ -115,15 +115,13 @@ def rising(values: FloatArray) -> FloatArray:
 
 def counted_blocks(model: Model, *, guesses: int) -> tuple[tuple[Block, int], ...]:
     """Blocks that text runs through in an iteration, with how often: those that predict further tokens once for each guess."""
-    found = []
+    found: dict[int, int] = {}
     for run in model.runs:
         block = model.blocks[run.block]
-        if block.sequence != TEXT:
-            continue
         count = run.count if block.name not in PREDICTORS else guesses
-        if count:
-            found.append((block, count))
-    return tuple(found)
+        if block.sequence == TEXT and count:
+            found[run.block] = found.get(run.block, 0) + count
+    return tuple((model.blocks[number], count) for number, count in found.items())
 
 
 def products_of(problem: ServingProblem) -> Products:

@@ -87,7 +87,7 @@ def forward_seconds(
     found, kernels = np.zeros((len(PARTS), len(rows))), 0
     for work in (w for w in program.works if w.phase is Phase.F and w.kernel not in _BY_CONTEXT):
         operator = operators[work.operator]
-        if operator.kind is OperatorKind.LOSS:
+        if operator.kind is OperatorKind.LOSS or _is_gathered(operator):
             continue
         part, spent = _work_seconds(work, operator, rows, local, products, skew=skew)
         found[part] += spent
@@ -131,6 +131,12 @@ def _work_seconds(
     return 2, element_seconds(
         machine, traffic=traffic, native=work.native, one_pass=True, by_row=work.by_row
     ) - machine.accelerator.launch_s
+
+
+def _is_gathered(operator: Operator) -> bool:
+    """Copies of tokens are no kernel's own: those of experts read their rows where the tokens lie (vLLM's fused_moe, FlashInfer's fused
+    MoE)."""
+    return operator.kind is OperatorKind.PERMUTE and not operator.name.endswith("unpermute")
 
 
 def _sums(program: BlockProgram) -> list[Move]:
