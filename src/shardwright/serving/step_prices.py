@@ -11,7 +11,8 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.communication import network_of
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.degree_rows import Rows
-from shardwright.cost.inference.attention import decode_columns, prompt_seconds
+from shardwright.cost.inference.attention import prompt_seconds
+from shardwright.cost.inference.decode import decode_columns
 from shardwright.cost.inference.forward import ForwardSeconds, forward_seconds, is_head
 from shardwright.cost.inference.products import Products
 from shardwright.cost.scan import scan_seconds
@@ -67,6 +68,7 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
             exchange=engine.exchange,
             skew=problem.job.expert_skew,
             fused_sums=engine.fused_all_reduce,
+            gap_s=constants.replayed_launch_s,
         )
         path = _path(found, problem)
         if is_head(block):
@@ -85,18 +87,18 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
     names = sorted(windows)
     return StepTable(
         tokens=tokens,
-        replayed=base.replayed,
-        launched=base.launched,
+        replayed=rising(base.replayed),
+        launched=rising(np.maximum(base.launched, base.replayed)),
         captured=np.array(engine.captured, dtype=np.int64),
         piecewise=engine.piecewise,
         sequences=sequences,
-        head=head.replayed,
-        decode_start=start,
+        head=rising(head.replayed),
+        decode_start=rising(start),
         decode_slope=slope,
         windows=np.array(names, dtype=np.int64),
         window_slope=np.array([windows[w] for w in names]).reshape(len(names), len(sequences)),
         prompt_tokens=lengths.astype(np.int64),
-        prompt_seconds=np.maximum.accumulate(prompts),
+        prompt_seconds=rising(prompts),
         host_s=constants.host_iteration_s,
         host_sequence_s=constants.host_sequence_s,
         answer_s=0.0,
@@ -106,17 +108,22 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
     )
 
 
+def rising(values: FloatArray) -> FloatArray:
+    """`values` without the falls that scattered measurements have: the middle of the highest value so far and the lowest that is to
+    come.
+    """
+    return np.asarray((np.maximum.accumulate(values) + np.minimum.accumulate(values[::-1])[::-1]) / 2)
+
+
 def counted_blocks(model: Model, *, guesses: int) -> tuple[tuple[Block, int], ...]:
     """Blocks that text runs through in an iteration, with how often: those that predict further tokens once for each guess."""
-    found = []
+    found: dict[int, int] = {}
     for run in model.runs:
         block = model.blocks[run.block]
-        if block.sequence != TEXT:
-            continue
         count = run.count if block.name not in PREDICTORS else guesses
-        if count:
-            found.append((block, count))
-    return tuple(found)
+        if block.sequence == TEXT and count:
+            found[run.block] = found.get(run.block, 0) + count
+    return tuple((model.blocks[number], count) for number, count in found.items())
 
 
 def products_of(problem: ServingProblem) -> Products:
@@ -128,6 +135,7 @@ def products_of(problem: ServingProblem) -> Products:
         machine=_machine(device, NumberFormat.BF16),
         by_format={one: _machine(device, one) for one in sorted(formats)},
         precision=precision,
+        library=problem.engine.engine,
     )
 
 
@@ -177,10 +185,9 @@ class _Path:
 
 
 def _path(found: ForwardSeconds, problem: ServingProblem) -> _Path:
-    """A block takes its kernels' seconds and a gap between each two; where the host launches them, no less than that takes."""
-    constants, device = problem.constants, problem.cluster.node.accelerator
-    launched = np.maximum(found.total + found.kernels * device.launch_s, found.kernels * constants.host_launch_s)
-    return _Path(replayed=found.total + found.kernels * constants.replayed_launch_s, launched=launched)
+    """Where the host launches a block's kernels itself, it takes no less than the host does."""
+    launched = np.maximum(found.total, found.kernels * problem.constants.host_launch_s)
+    return _Path(replayed=found.total, launched=launched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -191,18 +198,17 @@ class _Core:
     machine: Machine
     worker: Worker
     kv: NumberFormat
-    gap_s: float
+    library: str
 
     @staticmethod
     def of(block: Block, problem: ServingProblem, worker: Worker, machine: Machine) -> _Core:
-        return _Core(block=block, machine=machine, worker=worker, kv=problem.job.precision.kv, gap_s=problem.constants.replayed_launch_s)
+        return _Core(block=block, machine=machine, worker=worker, kv=problem.job.precision.kv, library=problem.engine.engine)
 
     def _cores(self) -> list[Operator]:
         return [o for o in self.block.operators if o.attention is not None and not o.attention.cross]
 
     def decoding(self, sequences: IntArray) -> dict[int, tuple[FloatArray, FloatArray]]:
         """(start, slope) of the cores by their window (0 = none): keys that a scorer chooses are as many as a window has."""
-        kept = {one.operator: one for one in lives_in(self.block)}
         latent = latent_of(self.block)
         found: dict[int, tuple[FloatArray, FloatArray]] = {}
         for operator in self._cores():
@@ -210,15 +216,16 @@ class _Core:
             assert shape is not None
             if operator.kind is OperatorKind.ATTENTION and latent is not None:
                 shape = replace(latent.core(), selected=shape.selected, window=shape.window)
-            heads = -(-shape.heads // self.worker.tp) if operator.kind is OperatorKind.ATTENTION else shape.heads
+            tp = self.worker.tp if operator.kind is OperatorKind.ATTENTION else 1
             start, slope = decode_columns(
                 self.machine,
                 shape,
-                heads=heads,
-                element_bytes=self.kv.bytes,
-                elements=kept[operator.name].elements(self.worker.tp),
+                kv=self.kv,
+                heads=-(-shape.heads // tp),
+                kv_heads=-(-shape.kv_heads // tp),
                 sequences=sequences,
                 queries=self.worker.guesses + 1,
+                library=self.library,
             )
             window = shape.window or shape.selected
             before = found.get(window, (np.zeros(len(sequences)), np.zeros(len(sequences))))
