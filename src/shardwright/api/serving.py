@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -63,7 +62,9 @@ def serve_simulate(request: ServingRequest) -> ServingAnswer:
 
 
 def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment]:
-    """The problem that a request means, and the deployment; the engine as it was asked for, not yet on its devices (`serving.run.on_workers`)."""
+    """The problem that a request means, and the deployment; the engine as it was asked for, not yet on its devices
+    (`serving.run.on_workers`).
+    """
     model, cluster = _served_model(request.model), load_cluster(request.cluster)
     if not cluster.is_uniform:
         raise ClusterError("serving is simulated on devices of one kind in one zone", hint="name one kind, as h200-sxm:8")
@@ -124,7 +125,11 @@ def _arrivals(request: ServingRequest) -> Arrivals:
     Raises:
         UsageError: none of them is said, or two are.
     """
-    said = [name for name, value in (("--concurrency", request.concurrency), ("--arrivals", request.arrivals), ("--trace", request.trace)) if value]
+    said = [
+        name
+        for name, value in (("--concurrency", request.concurrency), ("--arrivals", request.arrivals), ("--trace", request.trace))
+        if value
+    ]
     if len(said) != 1:
         what = f"{' and '.join(said)} are two ways" if said else "nothing says"
         raise UsageError(f"{what} how requests come", hint="one of --concurrency 256, --arrivals poisson:12/s, --trace FILE")

@@ -25,12 +25,18 @@ Deployment = Annotated[
 Engine = Annotated[
     str,
     typer.Option(
-        "--engine", help="vllm, sglang or tensorrt-llm, with a version and options: 'vllm-0.12 token_budget=16384'.", show_default="the newest vLLM"
+        "--engine",
+        help="vllm, sglang or tensorrt-llm, with a version and options: 'vllm-0.12 token_budget=16384'.",
+        show_default="the newest vLLM",
     ),
 ]
-Isl = Annotated[str, typer.Option("--isl", metavar="N", help="Tokens of a prompt: 1024, 8k, or a range such as 819-1024.", show_default=False)]
+Isl = Annotated[
+    str, typer.Option("--isl", metavar="N", help="Tokens of a prompt: 1024, 8k, or a range such as 819-1024.", show_default=False)
+]
 Osl = Annotated[str, typer.Option("--osl", metavar="N", help="Tokens of an answer, likewise.", show_default=False)]
-Concurrency = Annotated[int, typer.Option("--concurrency", metavar="N", min=0, help="Requests in flight (a closed loop).", show_default=False)]
+Concurrency = Annotated[
+    int, typer.Option("--concurrency", metavar="N", min=0, help="Requests in flight (a closed loop).", show_default=False)
+]
 Arrivals = Annotated[
     str, typer.Option("--arrivals", metavar="STREAM", help="A stream instead: poisson:12/s, or diurnal:12/s,0.5,24h.", show_default=False)
 ]
@@ -42,11 +48,15 @@ Formats = Annotated[
     str, typer.Option("--precision", help="Number format of all products (fp8), or by class: 'attention=bf16 experts=nvfp4 kv=fp8'.")
 ]
 Prefix = Annotated[
-    str, typer.Option("--prefix", metavar="TOKENSxTEXTS", help="Prompts begin with one of so many shared texts: 2000x4.", show_default=False)
+    str,
+    typer.Option("--prefix", metavar="TOKENSxTEXTS", help="Prompts begin with one of so many shared texts: 2000x4.", show_default=False),
 ]
 Slo = Annotated[str, typer.Option("--slo", help="What is promised: ttft=500ms,tpot=30ms,share=0.99.", show_default=False)]
 Acceptance = Annotated[
-    str, typer.Option("--acceptance", metavar="SHARE", help="Share of guesses (mtpN) that are right, those before them being so.", show_default=False)
+    str,
+    typer.Option(
+        "--acceptance", metavar="SHARE", help="Share of guesses (mtpN) that are right, those before them being so.", show_default=False
+    ),
 ]
 Skew = Annotated[float, typer.Option("--expert-skew", metavar="X", help="Tokens of the device with the busiest experts over the mean.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of all that is drawn: lengths and arrivals.")]

@@ -27,10 +27,13 @@ def serving_document(answer: ServingAnswer) -> dict[str, Any]:
         "engine": answer.engine,
         "deployment": print_deployment(answer.deployment),
         "devices": answer.deployment.devices,
-        "metrics": {name: value for name, value in asdict(answer.metrics).items()},
+        "metrics": asdict(answer.metrics),
         "iterations": answer.served.iterations,
         "seconds_by_part": dict(zip(PARTS, answer.served.by_part.tolist(), strict=True)),
-        "pools": [{"role": one.pool.role.value, "count": one.pool.count, "memory": asdict(one.memory), "cache_used": one.cache_used} for one in answer.pools],
+        "pools": [
+            {"role": one.pool.role.value, "count": one.pool.count, "memory": asdict(one.memory), "cache_used": one.cache_used}
+            for one in answer.pools
+        ],
         "joules_per_token": answer.joules_per_token,
         "notes": list(answer.notes),
     }
@@ -49,7 +52,10 @@ def render_serving(answer: ServingAnswer) -> RenderableType:
         plain_table(("time of iterations", "share"), list(_shares(answer)), right=(1,), whole=(0,)),
         Text(),
         plain_table(
-            ("pool", "weights", "iteration", "cache", "tokens in it", "used at most"), [_memory(one) for one in answer.pools], right=(1, 2, 3, 4, 5), whole=(0,)
+            ("pool", "weights", "iteration", "cache", "tokens in it", "used at most"),
+            [_memory(one) for one in answer.pools],
+            right=(1, 2, 3, 4, 5),
+            whole=(0,),
         ),
         *(Words(Text(note, style="dim"), hanging=2) for note in answer.notes),
     )
@@ -67,8 +73,8 @@ def _rates(answer: ServingAnswer) -> str:
     seen = answer.metrics
     energy = "" if answer.joules_per_token is None else f"; at most {answer.joules_per_token:.3g} J a token at the devices' power limits"
     return (
-        f"{format_count(seen.tokens_per_second)} tokens/s of answers, {format_count(seen.per_device)} a device, {_number(seen.per_user)} a user; "
-        f"{format_count(seen.requests_per_second)} requests/s{energy}"
+        f"{format_count(seen.tokens_per_second)} tokens/s of answers, {format_count(seen.per_device)} a device, "
+        f"{_number(seen.per_user)} a user; {format_count(seen.requests_per_second)} requests/s{energy}"
     )
 
 
@@ -76,7 +82,8 @@ def _waits(answer: ServingAnswer) -> Iterator[str]:
     """What requests wait for, what was refused, and what was promised."""
     seen, served = answer.metrics, answer.served
     if seen.queue >= 0.5:
-        yield f"{format_count(seen.queue)} requests wait for admission in the mean, {format_seconds(served.waiting_s)} each: {_full(answer)}"
+        waits = format_seconds(served.waiting_s)
+        yield f"{format_count(seen.queue)} requests wait for admission in the mean, {waits} each: {_full(answer)}"
     else:
         yield f"No queue: {format_count(seen.concurrency)} requests run in the mean"
     lost = int(served.preempted.sum())
@@ -87,7 +94,8 @@ def _waits(answer: ServingAnswer) -> Iterator[str]:
     promise = answer.problem.job.promise
     if promise.ttft_s or promise.tpot_s or promise.e2e_s:
         kept = "kept" if seen.promised else "not kept"
-        yield f"Promise {kept}: {format_percent(seen.kept)} of the requests in time ({format_percent(promise.share)} promised), {format_count(seen.goodput)} requests/s of those"
+        shares = f"{format_percent(seen.kept)} of the requests in time ({format_percent(promise.share)} promised)"
+        yield f"Promise {kept}: {shares}, {format_count(seen.goodput)} requests/s of those"
 
 
 def _full(answer: ServingAnswer) -> str:
