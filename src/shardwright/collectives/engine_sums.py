@@ -13,9 +13,9 @@ multimem: the switch sums; a member reads its 1/n of the sum and writes it back 
     alpha = 5 latency_0,   beta = (n + 1)/n / (0.8 bandwidth_0)
 
 Legal for groups inside one island; multimem where its switch reduces. Latencies in hops of a ring are read off the tables of graphs that
-replay vLLM's, SGLang's and TensorRT-LLM's sums (aiconfigurator-core 0.12.0): 2.6 to 4.7 us at 256 bytes over 8 H200, whose hop is 1.3 us, and 28
-us at 4 MiB, of which the bytes take 22. Left out: the size up to which an engine uses them (a fact of the engine), buffers that must be
-registered, and the residual and norm that some kernels do on the way.
+replay vLLM's, SGLang's and TensorRT-LLM's sums (aiconfigurator-core 0.12.0): 2.6 to 4.7 us at 256 bytes over 8 H200, whose hop is 1.3 us,
+and 28 us at 4 MiB, of which the bytes take 22. Left out: the size up to which an engine uses them (a fact of the engine), buffers that must
+be registered, and the residual and norm that some kernels do on the way.
 
 Sources: vLLM, csrc/custom_all_reduce.cuh (one and two shots); TensorRT-LLM, cpp/tensorrt_llm/kernels/customAllReduceKernels.cu; PyTorch,
 symmetric memory's multimem_all_reduce; all from memory.
