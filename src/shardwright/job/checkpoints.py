@@ -67,15 +67,23 @@ CHECKPOINTS: Final = (
         names=("nvidia/deepseek-r1-0528-fp4-v2", "nvidia/deepseek-r1-fp4-v2", "nvidia/deepseek-v3.1-nvfp4", "nvidia/deepseek-r1-nvfp4"),
         models=_R1,
         words=("fp4", "nvfp4"),
-        precision=Precision(attention=BF16, output=NVFP4, mlp=NVFP4, experts=NVFP4),
+        precision=Precision(attention=BF16, output=NVFP4, mlp=NVFP4, experts=NVFP4, kv=NumberFormat.FP8),
         source="model card: beside what the first FP4 checkpoint quantises, the attention's wo; runs of InferenceX load it",
     ),
     Checkpoint(
-        names=("nvidia/deepseek-r1-fp4", "nvidia/deepseek-r1-0528-fp4"),
+        names=("nvidia/deepseek-r1-0528-fp4",),
+        models=_R1,
+        words=(),
+        precision=Precision(attention=BF16, mlp=NVFP4, experts=NVFP4, kv=NumberFormat.FP8),
+        source="tensors of the checkpoint: U8 in mlp, experts and shared experts, BF16 in self_attn, embedding and head; the FP8 cache is on "
+        "by default (TensorRT-LLM, Best_perf_practice_on_DeepSeek-R1)",
+    ),
+    Checkpoint(
+        names=("nvidia/deepseek-r1-fp4",),
         models=_R1,
         words=(),
         precision=Precision(attention=BF16, mlp=NVFP4, experts=NVFP4),
-        source="tensors of the checkpoint: U8 in mlp, experts and shared experts, BF16 in self_attn, embedding and head",
+        source="as nvidia/DeepSeek-R1-0528-FP4; its cache is in 16 bits (TensorRT-LLM, Best_perf_practice_on_DeepSeek-R1)",
     ),
     Checkpoint(
         names=("openai/gpt-oss-120b", "openai/gpt-oss-20b"),
@@ -106,7 +114,7 @@ CHECKPOINTS: Final = (
         models=("kimi-k2.5", "kimi-k2"),
         words=("int4",),
         precision=Precision(experts=INT4),
-        source="config.json: compressed-tensors, 4-bit weights in groups of 32; attention, shared experts, the dense layer and the head are "
+        source="config.json: compressed-tensors, 4-bit weights in groups of 32; attention, shared experts, the dense layer and head are "
         "not (card of ISTA-DASLab/Kimi-K2.5-2Bit-GSQ lists the same; groups from memory)",
     ),
     Checkpoint(
@@ -129,8 +137,8 @@ CHECKPOINTS: Final = (
         models=("qwen3.5-397b-a17b",),
         words=("fp4", "nvfp4"),
         precision=Precision(mlp=NVFP4, experts=NVFP4),
-        source="sizes of public NVFP4 builds: 233 GB, so experts alone; whether the shared expert is among them is not known here, it is 0.2 % "
-        "of the weights",
+        source="sizes of public NVFP4 builds: 233 GB, so experts alone; whether the shared expert is among them is not known here, it is 0.2 "
+        "% of the weights",
     ),
     Checkpoint(
         names=("zai-org/glm-5-fp8", "zhipuai/glm-5"),
@@ -144,7 +152,7 @@ CHECKPOINTS: Final = (
         models=_LLAMA,
         words=("fp8",),
         precision=_ALL_FP8_KV,
-        source="hf_quant_config.json: FP8 with a scale a tensor, but the head (Llama 4: and routers); kv_cache_quant_algo FP8 (from memory)",
+        source="hf_quant_config.json: FP8 with a scale a tensor, but the head (Llama 4: and routers); kv_cache_quant_algo FP8 (memory)",
     ),
     Checkpoint(
         names=tuple(f"nvidia/{name}-fp4" for name in ("llama-3.1-8b-instruct", "llama-3.3-70b-instruct", "llama-3.1-405b-instruct")),

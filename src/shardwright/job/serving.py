@@ -128,7 +128,8 @@ class NumberFormat(StrEnum):
         """Bytes an element, its share of the scales among them.
 
         MXFP4: 4 bits and an 8-bit scale for 32; NVFP4: 4 bits and an 8-bit scale for 16; INT4: 4 bits and a 16-bit scale for 128 (AWQ,
-        GPTQ), so 0.531, 0.5625 and 0.516; for 32 (Kimi K2 Thinking, K2.5) 0.5625. FP8 and INT8: scales of 128 x 128 blocks or of channels, left out.
+        GPTQ), so 0.531, 0.5625 and 0.516; for 32 (Kimi K2 Thinking, K2.5) 0.5625. FP8 and INT8: scales of 128 x 128
+        blocks or of channels, left out.
         """
         return _BYTES[self]
 

@@ -135,7 +135,8 @@ def _work_seconds(
 
 def _is_gathered(operator: Operator) -> bool:
     """Copies of tokens are no kernel's own: those of experts read their rows where the tokens lie (vLLM's fused_moe, FlashInfer's fused
-    MoE)."""
+    MoE).
+    """
     return operator.kind is OperatorKind.PERMUTE and not operator.name.endswith("unpermute")
 
 

@@ -100,7 +100,7 @@ def _degrees(row: Mapping[str, str]) -> dict[str, str]:
     notes, plain = row.get("notes", ""), {name: row.get(name, "") for name in ("tp", "ep", "dp", "pp")}
     pools = {name: (match[1], match[2]) for name, cell in plain.items() if (match := _DUAL.fullmatch(cell))}
     if notes.startswith("disagg") or pools:
-        made = {name: "" for name in ("tp", "dpa", "ep", "pp")}
+        made = dict.fromkeys(("tp", "dpa", "ep", "pp"), "")
         counts = _POOLS.search(notes)
         if not row.get("workers", "") and counts and "tp" in pools:
             made["workers"] = "+".join(_worker(counts[side + 1], pools, side) for side in (0, 1))
