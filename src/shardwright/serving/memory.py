@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.cost.inference.forward import forward_program
+from shardwright.cost.inference.products import formats_of
 from shardwright.errors import InfeasibleError
-from shardwright.job.serving import NumberFormat, Precision
-from shardwright.model.ir.operator import Operator, OperatorClass
+from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.living import Lifetime, lives_in
 from shardwright.program.block.sizes import evaluate
 from shardwright.serving.deployment import Worker
@@ -127,7 +127,7 @@ def weight_bytes(problem: ServingProblem, worker: Worker) -> int:
             elements = int(evaluate(stored.elements, own)[0])
             if operator.klass is OperatorClass.EXPERTS and worker.dpa == 1:
                 elements = -(-elements // worker.ep)
-            total += count * elements * _format(problem.job.precision, operator).bytes
+            total += count * elements * formats_of(problem.job.precision, operator).weights.bytes
     return int(total / worker.pp)
 
 
@@ -142,18 +142,6 @@ def cached_bytes(problem: ServingProblem, worker: Worker) -> tuple[float, int]:
             else:
                 sequence += count * elements * STATE_BYTES
     return token / worker.pp, int(sequence / worker.pp)
-
-
-def _format(precision: Precision, operator: Operator) -> NumberFormat:
-    if operator.klass is OperatorClass.EXPERTS:
-        return precision.experts.weights
-    if operator.klass in (OperatorClass.MLP, OperatorClass.SHARED):
-        return precision.mlp.weights
-    if operator.klass in (OperatorClass.HEAD, OperatorClass.EMBED):
-        return precision.head.weights
-    if operator.klass in (OperatorClass.ATTN, OperatorClass.SSM):
-        return precision.attention.weights
-    return NumberFormat.BF16
 
 
 def _activation_bytes(problem: ServingProblem, worker: Worker) -> int:

@@ -8,11 +8,12 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.communication import network_of
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.degree_rows import Rows
-from shardwright.cost.inference.attention import decode_columns, prompt_seconds
+from shardwright.cost.inference.attention import prompt_seconds
+from shardwright.cost.inference.decode import decode_columns
 from shardwright.cost.inference.forward import ForwardSeconds, forward_seconds, is_head
+from shardwright.cost.inference.networks import LIBRARY_OF, engine_networks
 from shardwright.cost.inference.products import Products
 from shardwright.cost.scan import scan_seconds
 from shardwright.dtype import Dtype
@@ -46,11 +47,13 @@ LONGEST: Final = 2**17
 def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
     """What an iteration of one rank of `worker` takes; see `StepTable` for how its columns are added up.
 
+    The engine is that of `on_worker`.
+
     Stages are as long as their sum over their number: layers are cut evenly.
     """
     engine, model, constants = problem.engine, problem.model, problem.constants
     products = products_of(problem)
-    machine, network = products.machine, network_of(problem.cluster)
+    machine, networks = products.machine, engine_networks(problem.cluster, engine)
     tokens = _token_points(problem, worker)
     sequences = _points(worker.sequences or engine.max_sequences)
     lengths = np.concatenate([[0], _points(LONGEST, least=64)])
@@ -63,10 +66,9 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
             block,
             rows_of(worker, at),
             products=products,
-            network=network,
-            exchange=engine.exchange,
+            networks=networks,
             skew=problem.job.expert_skew,
-            fused_sums=engine.fused_all_reduce,
+            gap_s=constants.replayed_launch_s,
         )
         path = _path(found, problem)
         if is_head(block):
@@ -133,6 +135,7 @@ def products_of(problem: ServingProblem) -> Products:
         machine=_machine(device, NumberFormat.BF16),
         by_format={one: _machine(device, one) for one in sorted(formats)},
         precision=precision,
+        library=LIBRARY_OF.get(problem.engine.engine, ""),
     )
 
 
@@ -182,10 +185,9 @@ class _Path:
 
 
 def _path(found: ForwardSeconds, problem: ServingProblem) -> _Path:
-    """A block takes its kernels' seconds and a gap between each two; where the host launches them, no less than that takes."""
-    constants, device = problem.constants, problem.cluster.node.accelerator
-    launched = np.maximum(found.total + found.kernels * device.launch_s, found.kernels * constants.host_launch_s)
-    return _Path(replayed=found.total + found.kernels * constants.replayed_launch_s, launched=launched)
+    """Where the host launches a block's kernels itself, it takes no less than the host does."""
+    launched = np.maximum(found.total, found.kernels * problem.constants.host_launch_s)
+    return _Path(replayed=found.total, launched=launched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -196,18 +198,19 @@ class _Core:
     machine: Machine
     worker: Worker
     kv: NumberFormat
-    gap_s: float
+    library: str
 
     @staticmethod
     def of(block: Block, problem: ServingProblem, worker: Worker, machine: Machine) -> _Core:
-        return _Core(block=block, machine=machine, worker=worker, kv=problem.job.precision.kv, gap_s=problem.constants.replayed_launch_s)
+        return _Core(
+            block=block, machine=machine, worker=worker, kv=problem.job.precision.kv, library=LIBRARY_OF.get(problem.engine.engine, "")
+        )
 
     def _cores(self) -> list[Operator]:
         return [o for o in self.block.operators if o.attention is not None and not o.attention.cross]
 
     def decoding(self, sequences: IntArray) -> dict[int, tuple[FloatArray, FloatArray]]:
         """(start, slope) of the cores by their window (0 = none): keys that a scorer chooses are as many as a window has."""
-        kept = {one.operator: one for one in lives_in(self.block)}
         latent = latent_of(self.block)
         found: dict[int, tuple[FloatArray, FloatArray]] = {}
         for operator in self._cores():
@@ -215,15 +218,16 @@ class _Core:
             assert shape is not None
             if operator.kind is OperatorKind.ATTENTION and latent is not None:
                 shape = replace(latent.core(), selected=shape.selected, window=shape.window)
-            heads = -(-shape.heads // self.worker.tp) if operator.kind is OperatorKind.ATTENTION else shape.heads
+            tp = self.worker.tp if operator.kind is OperatorKind.ATTENTION else 1
             start, slope = decode_columns(
                 self.machine,
                 shape,
-                heads=heads,
-                element_bytes=self.kv.bytes,
-                elements=kept[operator.name].elements(self.worker.tp),
+                kv=self.kv,
+                heads=-(-shape.heads // tp),
+                kv_heads=-(-shape.kv_heads // tp),
                 sequences=sequences,
                 queries=self.worker.guesses + 1,
+                library=self.library,
             )
             window = shape.window or shape.selected
             before = found.get(window, (np.zeros(len(sequences)), np.zeros(len(sequences))))

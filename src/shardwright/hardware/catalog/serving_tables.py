@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Protocol, TypeVar
 
@@ -161,8 +161,8 @@ def engine_curves(node: NodeKind, *, library: str) -> tuple[CollectiveCurve, ...
     if name not in SERVED or node.scale_up.latency_s <= 0.0:
         return ()
     own = (node.scale_up.efficiency, node.in_network_reduction)
-    prefix = f"{library}/"
-    return tuple(c for c in _read(name).curves if (c.efficiency, c.in_network_reduction) == own and c.collective.startswith(prefix))
+    curves = [c for c in _read(name).curves if (c.efficiency, c.in_network_reduction) == own]
+    return tuple(replace(c, collective=c.collective.partition("/")[2]) for c in curves if c.collective.startswith(f"{library}/"))
 
 
 Arrays = dict[str, npt.NDArray[np.generic]]
