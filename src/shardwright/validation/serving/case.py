@@ -14,7 +14,9 @@ from shardwright.validation.serving.measurements import ServingMeasurement
 
 
 class Metric(StrEnum):
-    """What is judged: seconds a token behind the first, to the first one, and of a whole answer, in the mean of requests; tokens a second."""
+    """What is judged: seconds a token behind the first, to the first one, and of a whole answer, in the mean of requests; tokens a
+    second.
+    """
 
     TPOT = "tpot"
     TTFT = "ttft"
