@@ -20,10 +20,11 @@ from shardwright.serving.draw import draw
 from shardwright.serving.memory import WorkerMemory, require_room, worker_memory
 from shardwright.serving.metrics import metrics
 from shardwright.serving.notation import parse_deployment
+from shardwright.serving.on_worker import on_worker
 from shardwright.serving.problem import ServingProblem
 from shardwright.serving.request import ServingRequest
 from shardwright.serving.requests import Requests
-from shardwright.serving.run import on_worker, simulated
+from shardwright.serving.run import simulated
 from shardwright.serving.trace_file import read_trace
 from shardwright.serving.words import closed_loop, read_arrivals, read_precision, read_prefix, read_promise, read_speculation, read_tokens
 
