@@ -75,8 +75,8 @@ CHECKPOINTS: Final = (
         models=_R1,
         words=(),
         precision=Precision(attention=BF16, mlp=NVFP4, experts=NVFP4, kv=NumberFormat.FP8),
-        source="tensors of the checkpoint: U8 in mlp, experts and shared experts, BF16 in self_attn, embedding and head; the FP8 cache is on "
-        "by default (TensorRT-LLM, Best_perf_practice_on_DeepSeek-R1)",
+        source="tensors of the checkpoint: U8 in mlp, experts and shared experts, BF16 in self_attn, embedding and head; the FP8 cache is "
+        "on by default (TensorRT-LLM, Best_perf_practice_on_DeepSeek-R1)",
     ),
     Checkpoint(
         names=("nvidia/deepseek-r1-fp4",),
@@ -137,8 +137,8 @@ CHECKPOINTS: Final = (
         models=("qwen3.5-397b-a17b",),
         words=("fp4", "nvfp4"),
         precision=Precision(mlp=NVFP4, experts=NVFP4),
-        source="sizes of public NVFP4 builds: 233 GB, so experts alone; whether the shared expert is among them is not known here, it is 0.2 "
-        "% of the weights",
+        source="sizes of public NVFP4 builds: 233 GB, so experts alone; whether the shared expert is among them is not known here, it is "
+        "0.2 % of the weights",
     ),
     Checkpoint(
         names=("zai-org/glm-5-fp8", "zhipuai/glm-5"),

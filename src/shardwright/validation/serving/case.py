@@ -8,6 +8,7 @@ from enum import StrEnum
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.serving import ClosedLoop, ServingJob
 from shardwright.model.ir.graph import Model
+from shardwright.runtime.engines.engine import Engine
 from shardwright.serving.deployment import Deployment, Role
 from shardwright.validation.case import SkipReason
 from shardwright.validation.serving.measurements import ServingMeasurement
@@ -38,7 +39,8 @@ class ServingCase:
     """One measured configuration, ready to predict.
 
     Args:
-        measurement: the row as published. engine: with its version and options, ``sglang 0.5.9 kv=fp8``.
+        measurement: the row as published. engine: with its options, not yet on its devices. version: as the row says it, ``sglang 0.5.9``;
+            the engine alone where it says none.
         tpot_s, ttft_s, tokens_per_s: as measured; None = were not. guessed: tokens were guessed ahead.
         doubt: the first that holds. assumptions: what the row does not say and how it is known, one line each.
     """
@@ -47,7 +49,8 @@ class ServingCase:
     model: Model
     cluster: Cluster
     job: ServingJob
-    engine: str
+    engine: Engine
+    version: str
     deployment: Deployment
     tpot_s: float | None
     ttft_s: float | None
@@ -64,16 +67,6 @@ class ServingCase:
     def disaggregated(self) -> bool:
         """Whether prompts and answers have workers of their own."""
         return any(pool.role is Role.DECODE for pool in self.deployment.pools)
-
-    @property
-    def engine_name(self) -> str:
-        """``sglang``."""
-        return self.engine.split()[0]
-
-    @property
-    def engine_version(self) -> str:
-        """``sglang 0.5.9``; the engine alone where no version is known."""
-        return " ".join(word for word in self.engine.split() if "=" not in word)
 
     @property
     def mean_outputs(self) -> float:

@@ -13,7 +13,7 @@ from math import ceil
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.errors import ModelError, StrategyError
+from shardwright.errors import ModelError, RuntimeModelError, StrategyError
 from shardwright.hardware.catalog.catalog import find_accelerator
 from shardwright.hardware.catalog.nodes import node_of
 from shardwright.hardware.cluster import Cluster
@@ -32,6 +32,8 @@ from shardwright.job.serving import (
 from shardwright.model.catalog.catalog import catalog_entry, load_model
 from shardwright.model.families.huggingface import load_config, model_from_config, parse_config
 from shardwright.model.ir.graph import Model
+from shardwright.runtime.engines.engine import Engine
+from shardwright.runtime.engines.registry import engine_called, notice
 from shardwright.units import MILLI
 from shardwright.validation.case import SkipReason
 from shardwright.validation.complete import told
@@ -47,12 +49,7 @@ from shardwright.validation.words import number_format
 SHORTEST: Final = {"inferencex": 0.8}
 REQUESTS_IN_FLIGHT: Final = 10
 """Requests of a run for each that is in flight, as InferenceX and most clients take."""
-_ENGINES: Final = (
-    (re.compile(r"^sglang", re.IGNORECASE), "sglang"),
-    (re.compile(r"^vllm", re.IGNORECASE), "vllm"),
-    (re.compile(r"^(trt-?llm|tensorrt[-_ ]?llm)", re.IGNORECASE), "tensorrt-llm"),
-)
-_VERSION: Final = re.compile(r"[- ]v?([0-9][0-9a-z.]*)")
+_NEVER_VERSIONS: Final = re.compile(r"(nightly.*|[(].*|[0-9]{4}\b.*)$")
 _WORDS: Final = {"int4": "int4", "uint4": "int4", "int8": "int8", "nvfp4": "nvfp4", "mxfp4": "mxfp4"}
 
 
@@ -80,7 +77,7 @@ def to_serving_case(row: ServingMeasurement, *, facts: Facts, engine: str = "") 
         options = " ".join(f"{name}={value}" for name, value in said.options.items())
         whole = replace(row, **said.given)
         return _case(
-            row, whole=replace(whole, options=f"{options} {whole.options}".strip()), assumptions=[*said.assumptions], engine=engine
+            row, whole=replace(whole, options=f"{options} {whole.options}".strip()), assumptions=[*said.assumptions], otherwise=engine
         )
     except _Unusable as unusable:
         return ServingSkip(measurement=row, reason=unusable.reason, detail=unusable.detail)
@@ -88,14 +85,18 @@ def to_serving_case(row: ServingMeasurement, *, facts: Facts, engine: str = "") 
         return ServingSkip(measurement=row, reason=SkipReason.UNSUPPORTED_STRATEGY, detail=error.message)
 
 
-def _case(row: ServingMeasurement, *, whole: ServingMeasurement, assumptions: list[str], engine: str) -> ServingCase:
+def _case(row: ServingMeasurement, *, whole: ServingMeasurement, assumptions: list[str], otherwise: str) -> ServingCase:
     if not (whole.tpot_ms or whole.ttft_ms or whole.output_tokens_per_s):
         raise _Unusable(SkipReason.NO_MEASUREMENT)
     model = _model(whole)
-    speculation = _speculation(whole)
+    engine, version = _engine(whole, otherwise=otherwise, assumptions=assumptions)
+    speculation = _speculation(whole, guesses=whole.guesses or engine.guesses)
     deployment = row_deployment(whole, guesses=speculation.tokens if speculation else 0)
     cluster = _cluster(whole, devices=deployment.devices)
     precision, known = _precision(whole, model=model, cluster=cluster, assumptions=assumptions)
+    if not whole.kv_precision and not engine.kv_from_checkpoint:
+        # What the launch sets is put on where the engine meets its devices.
+        precision = replace(precision, kv=NumberFormat.BF16)
     doubt = Doubt.DEGREES if whole.degrees == INCONSISTENT else Doubt.MTP if whole.spec_decoding == "unknown" else Doubt.NONE
     return ServingCase(
         measurement=row,
@@ -104,7 +105,8 @@ def _case(row: ServingMeasurement, *, whole: ServingMeasurement, assumptions: li
         job=ServingJob(
             arrivals=_arrivals(whole, assumptions=assumptions), lengths=_lengths(whole), precision=precision, speculation=speculation
         ),
-        engine=f"{_engine(whole.engine or engine)} {whole.options}".strip(),
+        engine=engine,
+        version=version,
         deployment=deployment,
         tpot_s=whole.tpot_ms * MILLI if whole.tpot_ms else None,
         ttft_s=whole.ttft_ms * MILLI if whole.ttft_ms else None,
@@ -152,23 +154,27 @@ def _cluster(row: ServingMeasurement, *, devices: int) -> Cluster:
     return found
 
 
-def _engine(words: str) -> str:
-    """``tensorrt-llm 1.2.0rc6.post2`` in place of what tables call it."""
-    name = next((name for pattern, name in _ENGINES if pattern.search(words)), "")
-    if not name:
-        raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, f"{words[:60]}: engines are sglang, tensorrt-llm and vllm")
-    version = _VERSION.search(words.lower(), pos=3)
-    return f"{name} {version[1]}" if version else name
+def _engine(row: ServingMeasurement, *, otherwise: str, assumptions: list[str]) -> tuple[Engine, str]:
+    """The engine with the options that its launch set, and what the row calls it; a version that is not described is answered for."""
+    words = _NEVER_VERSIONS.sub("", row.engine or otherwise).strip().lower()
+    try:
+        engine = engine_called(f"{words} {row.options}")
+    except RuntimeModelError as error:
+        raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
+    if notice(engine):
+        assumptions.append(notice(engine))
+    version = words.split()[-1] if any(letter.isdigit() for letter in words) else ""
+    return engine, f"{engine.engine} {version}".strip()
 
 
-def _speculation(row: ServingMeasurement) -> Speculation | None:
-    if row.spec_decoding in ("", "none", "unknown") and not row.guesses:
+def _speculation(row: ServingMeasurement, *, guesses: int) -> Speculation | None:
+    if row.spec_decoding in ("", "none", "unknown") and not guesses:
         return None
-    if not row.guesses:
+    if not guesses:
         raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, "guesses: tokens that are guessed ahead")
     if not row.acceptance or row.acceptance > 1:
         raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, "acceptance: share of guesses that are right")
-    return Speculation(tokens=row.guesses, acceptance=row.acceptance)
+    return Speculation(tokens=guesses, acceptance=row.acceptance)
 
 
 def _lengths(row: ServingMeasurement) -> Lengths:
