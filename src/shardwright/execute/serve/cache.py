@@ -17,7 +17,7 @@ class Spot(NamedTuple):
     run: int
     layer: int
     operator: str
-    index: int
+    number: int
 
 
 @dataclass(slots=True)

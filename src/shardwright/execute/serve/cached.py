@@ -50,9 +50,9 @@ class Layer:
     logits: list[tuple[int, torch.Tensor]]
     up: tuple[OperatorShare, Weights] | None = None
 
-    def spot(self, place: OperatorShare, index: int = 0) -> Spot:
-        """Where an operator keeps its tensor number `index`."""
-        return Spot(run=self.run, layer=self.number, operator=place.operator.name, index=index)
+    def spot(self, place: OperatorShare, number: int = 0) -> Spot:
+        """Where an operator keeps its tensor `number`."""
+        return Spot(run=self.run, layer=self.number, operator=place.operator.name, number=number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +182,6 @@ class Logits:
         whole = yield from reduced(place, "vocab", whole, what="logits")
         self.layer.logits.append((place.samples[0][0], whole[:, 0]))
         return (whole.new_zeros((*whole.shape[:2], 1)),), SavedTensors(inputs=())
-
-
 
 
 def cached(layer: Layer, operator: Operator) -> Forward:

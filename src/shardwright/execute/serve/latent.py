@@ -17,7 +17,7 @@ from shardwright.execute.numerics.protocol import Forward, SavedTensors, Values,
 from shardwright.execute.numerics.rotary import Rotary, joined_keys
 from shardwright.execute.serve.blocks import reach_of
 from shardwright.execute.serve.cache import Spot
-from shardwright.execute.serve.cached import Absorb, ByPart, Layer, Here, cached, parts_here
+from shardwright.execute.serve.cached import Absorb, ByPart, Here, Layer, cached, parts_here
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.block import Block
@@ -111,7 +111,7 @@ class _LatentCore:
         return made
 
     def _cached(self, here: Here, name: str) -> torch.Tensor:
-        spot = Spot(run=self.layer.run, layer=self.layer.number, operator=name, index=0)
+        spot = Spot(run=self.layer.run, layer=self.layer.number, operator=name, number=0)
         return self.layer.cache.get(reach_of(shape_of(here.share)), spot, request=here.part.request, end=here.part.end)
 
     def _absorbed(

@@ -26,13 +26,13 @@ class Living:
     """A tensor that an operator keeps of a request.
 
     Args:
-        operator: of which it is; index: which of its tensors; reads: which of the operator's extents says what a device has of it.
+        operator: of which it is; number: which of its tensors; reads: which of the operator's extents says what a device has of it.
         reach: of the blocks that it lies in; None = a state. last: rows of a state that are kept (inputs of a convolution); 0 = one row of
             each head. per_head: elements of a state for each head.
     """
 
     operator: Operator
-    index: int
+    number: int
     reads: int
     reach: Reach | None = None
     last: int = 0
@@ -47,15 +47,15 @@ def living(block: Block) -> tuple[Living, ...]:
     for operator in block.operators:
         if latent is not None and operator.name in (latent.up, latent.rotary):
             assert latent.core.attention is not None
-            found.append(Living(operator=operator, index=0, reads=-1, reach=reach_of(latent.core.attention)))
+            found.append(Living(operator=operator, number=0, reads=-1, reach=reach_of(latent.core.attention)))
         elif operator.attention is not None and latent is None:
             reach = reach_of(operator.attention)
-            found += [Living(operator=operator, index=i, reads=i + 1, reach=reach) for i in range(2)]
+            found += [Living(operator=operator, number=i, reads=i + 1, reach=reach) for i in range(2)]
         elif operator.kind is OperatorKind.CONV:
             taps = operator.parameters[0].extents[1].size
-            found += [Living(operator=operator, index=i, reads=i, last=taps - 1) for i in range(len(operator.writes))]
+            found += [Living(operator=operator, number=i, reads=i, last=taps - 1) for i in range(len(operator.writes))]
         elif operator.scan is not None:
-            found.append(Living(operator=operator, index=0, reads=0, per_head=operator.scan.head_dim * operator.scan.state))
+            found.append(Living(operator=operator, number=0, reads=0, per_head=operator.scan.head_dim * operator.scan.state))
     return tuple(found)
 
 
@@ -74,13 +74,13 @@ def transfer_task(device: int, source: Side, target: Side, *, request: int, end:
     """
     moves = zip(_layers(source.worker), _layers(target.worker), strict=True)
     for (stage, segment, layer), (other_stage, other_segment, _) in moves:
-        for living_one in living(segment.block):
-            spot = Spot(run=segment.run, layer=layer, operator=living_one.operator.name, index=living_one.index)
-            low, high = _positions(source, target, living_one, request, end)
+        for kept in living(segment.block):
+            spot = Spot(run=segment.run, layer=layer, operator=kept.operator.name, number=kept.number)
+            low, high = _positions(source, target, kept, request, end)
             if high > low:
-                lying = _lying(source, stage, segment, living_one, rows=high - low)
-                wanted = _lying(target, other_stage, other_segment, living_one, rows=high - low)
-                yield from _moved(device, source, target, (lying, wanted), living_one, spot, request=request, rows=(low, high))
+                lying = _lying(source, stage, segment, kept, rows=high - low)
+                wanted = _lying(target, other_stage, other_segment, kept, rows=high - low)
+                yield from _moved(device, source, target, (lying, wanted), kept, spot, request=request, rows=(low, high))
 
 
 def _layers(worker: ServingWorker) -> Iterator[tuple[StageParts, Segment, int]]:
@@ -90,37 +90,37 @@ def _layers(worker: ServingWorker) -> Iterator[tuple[StageParts, Segment, int]]:
     return iter(sorted(listed, key=lambda one: (one[1].run, one[2])))
 
 
-def _positions(source: Side, target: Side, living_one: Living, request: int, end: int) -> Interval:
+def _positions(source: Side, target: Side, kept: Living, request: int, end: int) -> Interval:
     """Positions (or rows of a state) that move."""
-    if living_one.reach is None:
-        return 0, min(end, living_one.last) if living_one.last else 1
-    firsts = (side.worker.tables[side.rank].held[living_one.reach, request].first for side in (source, target))
+    if kept.reach is None:
+        return 0, min(end, kept.last) if kept.last else 1
+    firsts = (side.worker.tables[side.rank].held[kept.reach, request].first for side in (source, target))
     sizes = (side.worker.tables[side.rank].block_tokens for side in (source, target))
     return max(first * size for first, size in zip(firsts, sizes, strict=True)), end
 
 
-def _lying(side: Side, stage: StageParts, segment: Segment, living_one: Living, *, rows: int) -> Layout:
+def _lying(side: Side, stage: StageParts, segment: Segment, kept: Living, *, rows: int) -> Layout:
     """Where the tensor lies, as (1, rows, elements)."""
     found = []
     for place in segment.cells.devices:
         device = place + stage.base
-        share = place_of(site_of(segment, stage, device, side.worker.work(side.worker.ranks)), living_one.operator)
+        share = place_of(site_of(segment, stage, device, side.worker.work(side.worker.ranks)), kept.operator)
         if share is not None and side.worker.rank_of[device] == side.rank:
-            if living_one.reads < 0:
-                elements = (0, _shared_width(living_one, segment.block))
-            elif living_one.per_head:
-                elements = (share.heads[0] * living_one.per_head, share.heads[1] * living_one.per_head)
+            if kept.reads < 0:
+                elements = (0, _shared_width(kept, segment.block))
+            elif kept.per_head:
+                elements = (share.heads[0] * kept.per_head, share.heads[1] * kept.per_head)
             else:
-                elements = share.reads[living_one.reads]
+                elements = share.reads[kept.reads]
             found.append(Holding(device=device, box=(((0, 1),), ((0, rows),), (elements,))))
     return tuple(sorted(found))
 
 
-def _shared_width(living_one: Living, block: Block) -> int:
+def _shared_width(kept: Living, block: Block) -> int:
     """Elements of a latent, or of the turned part of the keys."""
-    if living_one.operator.kind is not OperatorKind.ROTARY:
-        return living_one.operator.reads[0].size
-    down = next(o for o in block.operators if o.name == living_one.operator.inputs[2])
+    if kept.operator.kind is not OperatorKind.ROTARY:
+        return kept.operator.reads[0].size
+    down = next(o for o in block.operators if o.name == kept.operator.inputs[2])
     return down.writes[1].size
 
 
@@ -129,7 +129,7 @@ def _moved(
     source: Side,
     target: Side,
     layouts: tuple[Layout, Layout],
-    living_one: Living,
+    kept: Living,
     spot: Spot,
     *,
     request: int,
@@ -139,32 +139,30 @@ def _moved(
     gives, gets = (any(h.device == device for h in layout) for layout in layouts)
     if not gives and not gets:
         return
-    given = (_read(source, device, living_one, spot, request=request, rows=rows),) if gives else ()
+    given = (_read(source, device, kept, spot, request=request, rows=rows),) if gives else ()
     store = (target if gets else source).worker.stores[device]
     key = ("moved", *spot, request)
-    found = yield from redistribute(
-        given, lying, wanted, device=device, key=key, dtype=store.precision.compute, on=store.on, across=True
-    )
+    found = yield from redistribute(given, lying, wanted, device=device, key=key, dtype=store.precision.compute, on=store.on, across=True)
     if gets:
-        _write(target, device, living_one, spot, found[0], request=request, start=rows[0])
+        _write(target, device, kept, spot, found[0], request=request, start=rows[0])
 
 
-def _read(side: Side, device: int, living_one: Living, spot: Spot, *, request: int, rows: Interval) -> torch.Tensor:
+def _read(side: Side, device: int, kept: Living, spot: Spot, *, request: int, rows: Interval) -> torch.Tensor:
     cache = side.worker.caches[device]
-    if living_one.reach is None:
+    if kept.reach is None:
         state = cache.states[request, spot]
-        return state if living_one.last else state.reshape(1, 1, -1)
-    return cache.get(living_one.reach, spot, request=request, end=rows[1])[:, rows[0] - cache.first(living_one.reach, request) :]
+        return state if kept.last else state.reshape(1, 1, -1)
+    return cache.get(kept.reach, spot, request=request, end=rows[1])[:, rows[0] - cache.first(kept.reach, request) :]
 
 
-def _write(side: Side, device: int, living_one: Living, spot: Spot, values: torch.Tensor, *, request: int, start: int) -> None:
+def _write(side: Side, device: int, kept: Living, spot: Spot, values: torch.Tensor, *, request: int, start: int) -> None:
     cache = side.worker.caches[device]
-    if living_one.reach is not None:
-        cache.put(living_one.reach, spot, request=request, start=start, values=values[0])
-    elif living_one.last:
+    if kept.reach is not None:
+        cache.put(kept.reach, spot, request=request, start=start, values=values[0])
+    elif kept.last:
         cache.states[request, spot] = values
     else:
-        scan = living_one.operator.scan
+        scan = kept.operator.scan
         assert scan is not None
         inner = (scan.state, scan.head_dim) if scan.delta else (scan.head_dim, scan.state)
         shape = inner if scan.head_dim > 1 or scan.delta else (scan.state,)

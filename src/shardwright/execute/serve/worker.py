@@ -15,6 +15,7 @@ from shardwright.execute.serve.blocks import BlockTables, Reach, reaches
 from shardwright.execute.serve.cache import DeviceCache
 from shardwright.execute.serve.cached import Absorb, Layer
 from shardwright.execute.serve.latent import forward_in
+from shardwright.execute.serve.served_model import require_served
 from shardwright.execute.shares.layer_state import BlockRun
 from shardwright.execute.shares.operator_shares import Site, place_of
 from shardwright.execute.shares.parameters import ParameterStore, Source
@@ -110,8 +111,10 @@ def serving_worker(
         source: of parameters. here: devices of this process; None = all.
 
     Raises:
-        StrategyError: the plan has more than one lane, or cuts inside blocks, or positions (rule ``serve.plan``); others of `plan_stages`.
+        StrategyError: as `require_served`; the plan has more than one lane, or cuts inside blocks, or positions (rule ``serve.plan``);
+            others of `plan_stages`.
     """
+    require_served(model)
     ranks, rank_of = _ranks(_work(model, plan, base=base, rows=ROWS))
     tables = tuple(BlockTables(reaches=reaches(model), blocks=size.blocks, block_tokens=size.block_tokens) for _ in range(ranks))
     own = [d for d in rank_of if here is None or d in here]
@@ -138,7 +141,9 @@ def _work(model: Model, plan: Plan, *, base: int, rows: int) -> DeviceWork:
         raise StrategyError(f"a worker is one lane, not {len(plan.lanes)}", hint="give each replica a worker", rule="serve.plan")
     (lane,) = plan.lanes
     stages = tuple(replace(stage, base=stage.base + base, keeps=()) for stage in lane.stages)
-    work = forward_work(model, replace(plan, lanes=(replace(lane, samples=rows, microbatches=1, slices=(), stages=stages),)))
+    work = forward_work(
+        model, replace(plan, devices=plan.devices + base, lanes=(replace(lane, samples=rows, microbatches=1, slices=(), stages=stages),))
+    )
     for segment in (s for stage in work.stages[0] for s in stage.segments):
         if segment.operator:
             raise StrategyError(
