@@ -49,7 +49,7 @@ class BlockTables:
     """Who holds which block, of one rank with a cache of its own. Devices that share its requests hold parts of the same blocks.
 
     Args:
-        reaches: of the model's cores. blocks: of each reach. block_tokens: positions of a block.
+        reaches: of the model's cores. blocks: of each reach. block_tokens: positions of a block. cached: positions of each request.
     """
 
     reaches: tuple[Reach, ...]
@@ -57,21 +57,32 @@ class BlockTables:
     block_tokens: int
     free: dict[Reach, list[int]] = field(default_factory=dict)
     held: dict[tuple[Reach, int], Table] = field(default_factory=dict)
+    cached: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.free = {reach: list(range(self.blocks))[::-1] for reach in self.reaches}
 
     def extend(self, request: int, *, past: int, end: int) -> dict[Reach, list[int]]:
-        """Room for positions up to `end` of a request whose next query is at `past`; blocks that nobody will look at again are given back.
+        """Room for positions from `past` to `end` of a request; blocks that nobody will look at again are given back.
 
         Answer: those blocks, by reach.
 
         Raises:
-            StrategyError: no block is left (rule ``serve.blocks``).
+            StrategyError: other positions than those before `past` are cached (rule ``serve.past``), no block is left (``serve.blocks``).
         """
+        if self.cached.get(request, 0) != past:
+            raise StrategyError(
+                f"request {request} goes on at {past} where {self.cached.get(request, 0)} positions are cached",
+                hint="begin at 0 what is new or was evicted, and go on where the last part ended",
+                rule="serve.past",
+            )
+        return self.receive(request, first=past, end=end)
+
+    def receive(self, request: int, *, first: int, end: int) -> dict[Reach, list[int]]:
+        """Room for positions up to `end` of a request whose next query is at `first` or behind it; see `extend`."""
         left: dict[Reach, list[int]] = {}
         for reach in self.reaches:
-            start = reach.first(past) // self.block_tokens
+            start = reach.first(first) // self.block_tokens
             table = self.held.setdefault((reach, request), Table(first=start, blocks=[]))
             passed = min(max(start - table.first, 0), len(table.blocks))
             left[reach], table.blocks = table.blocks[:passed], table.blocks[passed:]
@@ -85,10 +96,12 @@ class BlockTables:
                     rule="serve.blocks",
                 )
             table.blocks += [self.free[reach].pop() for _ in range(needed)]
+        self.cached[request] = end
         return left
 
     def release(self, request: int) -> dict[Reach, list[int]]:
         """All blocks of a request are free again. Answer: which."""
+        self.cached.pop(request, None)
         left: dict[Reach, list[int]] = {}
         for reach in self.reaches:
             table = self.held.pop((reach, request), Table(first=0, blocks=[]))

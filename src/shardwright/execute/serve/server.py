@@ -80,10 +80,11 @@ class Server:
         """A request leaves a worker: it is done, or evicted and will be computed anew."""
         self.workers[worker].release(rank, request)
 
-    def move(self, request: int, *, source: int, target: int, end: int, ranks: tuple[int, int] = (0, 0)) -> None:
-        """What lives of a request with `end` cached positions goes from one worker to another."""
+    def move(self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)) -> None:
+        """What lives of a request goes from one worker (and rank of it) to another."""
+        end = self.workers[source].tables[ranks[0]].cached[request]
         gives, gets = (Side(worker=self.workers[w], rank=r) for w, r in zip((source, target), ranks, strict=True))
-        gets.worker.extend(ranks[1], request, past=end, end=end)
+        gets.worker.receive(ranks[1], request, end=end)
         both = set(gives.worker.stores) | set(gets.worker.stores)
         self.drive({d: transfer_task(d, gives, gets, request=request, end=end) for d in sorted(both)})
         self.release(source, request, rank=ranks[0])

@@ -70,7 +70,7 @@ class Side:
 def transfer_task(device: int, source: Side, target: Side, *, request: int, end: int) -> Task[None]:
     """A device's part in moving what lives of a request with `end` cached positions. All devices of both sides run it.
 
-    The target has room for it (`ServingWorker.extend`). Blocks of a window move from the first one on that is still held.
+    The target has room for it (`ServingWorker.receive`). Blocks of a window move from the first one on that is still held.
     """
     moves = zip(_layers(source.worker), _layers(target.worker), strict=True)
     for (stage, segment, layer), (other_stage, other_segment, _) in moves:

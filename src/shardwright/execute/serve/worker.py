@@ -87,6 +87,10 @@ class ServingWorker:
         """Room for positions of a request; see `BlockTables.extend`."""
         self.drop(rank, self.tables[rank].extend(request, past=past, end=end))
 
+    def receive(self, rank: int, request: int, *, end: int) -> None:
+        """Room for a request that comes with `end` cached positions from another worker."""
+        self.drop(rank, self.tables[rank].receive(request, first=end, end=end))
+
     def drop(self, rank: int, blocks: dict[Reach, list[int]], *, request: int | None = None) -> None:
         """Tell the devices of a rank in this process."""
         for device, cache in self.caches.items():
