@@ -58,7 +58,8 @@ class Poisson:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diurnal:
     """A Poisson stream whose rate swings as a sine over `period_s`, from (1 - swing) to (1 + swing) times `per_second`; it begins at its
-    mean."""
+    mean.
+    """
 
     per_second: float
     swing: float
@@ -146,7 +147,8 @@ _BYTES = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorPrecision:
     """Formats of one class of products: how `weights` are stored, and in what they are multiplied (`activations`: what the tokens are cast
-    to)."""
+    to).
+    """
 
     weights: NumberFormat = NumberFormat.BF16
     activations: NumberFormat = NumberFormat.BF16

@@ -1,0 +1,80 @@
+"""Entries of the iteration that is being planned: what every policy fills it with."""
+
+from __future__ import annotations
+
+from shardwright.compiled import inner
+from shardwright.serving.policy.blocks import release
+from shardwright.serving.policy.queue import prepend
+from shardwright.serving.policy.state import (
+    AHEAD,
+    BEFORE,
+    COMPUTED,
+    DECODES,
+    ENTRY,
+    GENERATED,
+    GUESSES,
+    INPUTS,
+    LIFE,
+    ONLY_PROMPTS,
+    OUTPUTS,
+    PLACED,
+    PREEMPTED,
+    SAMPLED,
+    SLOT,
+    TOKENS,
+    State,
+)
+
+
+@inner
+def known_tokens(state: State, request: int) -> int:
+    """Tokens of its prompt and its answer; where iterations are planned ahead, those that are under way count."""
+    placed = state.requests[request, PLACED] if state.settings[AHEAD] else 0
+    return int(state.requests[request, INPUTS] + state.requests[request, GENERATED] + placed)
+
+
+@inner
+def wanted_tokens(state: State, request: int) -> int:
+    """Tokens of its answer; a worker that only prefills gives one."""
+    return 1 if state.settings[ONLY_PROMPTS] else int(state.requests[request, OUTPUTS])
+
+
+@inner
+def lacking(state: State, request: int) -> int:
+    """Tokens of a running request that are to be computed, the guesses behind its answer among them. 0 = its last is under way."""
+    new = known_tokens(state, request) - state.requests[request, COMPUTED]
+    answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
+    if new <= 0 or answered >= wanted_tokens(state, request):
+        return 0
+    return int(new + state.settings[GUESSES]) if new == 1 and answered > 0 else int(new)
+
+
+@inner
+def schedule(state: State, rank: int, request: int, tokens: int) -> None:
+    """An entry of the next iteration: `tokens` of the request behind those that are computed, which they then are too."""
+    slot = state.ranks[rank, SLOT]
+    entry = state.batch_size[rank, slot]
+    state.batch_size[rank, slot] += 1
+    before = state.requests[request, COMPUTED]
+    known = known_tokens(state, request)
+    answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
+    sampled = before + tokens >= known
+    state.batch[rank, slot, entry, ENTRY] = request
+    state.batch[rank, slot, entry, TOKENS] = tokens
+    state.batch[rank, slot, entry, BEFORE] = before
+    state.batch[rank, slot, entry, SAMPLED] = 1 if sampled else 0
+    state.batch[rank, slot, entry, DECODES] = 1 if answered > 0 and known - before == 1 else 0
+    state.batch[rank, slot, entry, LIFE] = state.requests[request, PREEMPTED]
+    state.requests[request, COMPUTED] = min(before + tokens, known)
+    if sampled:
+        state.requests[request, PLACED] += 1
+
+
+@inner
+def preempt(state: State, rank: int, request: int) -> None:
+    """A running request loses its blocks, and waits in front. A token of it that is under way is lost too."""
+    release(state, rank, request, True)
+    state.requests[request, COMPUTED] = 0
+    state.requests[request, PLACED] = 0
+    state.requests[request, PREEMPTED] += 1
+    prepend(state, rank, request)
