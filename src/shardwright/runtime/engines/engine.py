@@ -132,7 +132,8 @@ class Engine:
         sums: how ranks add up, the first that fits first. fused_all_reduce: the sum, the residual and the norm behind it are one kernel,
             where `sums` has FUSED; fused_tokens: most tokens of such a sum, 0 = no limit but its bytes; fused_architectures: models whose
             code has it, empty = all; fused_generations: devices, empty = all; never for ranks with attention of their own.
-            custom_all_reduce_bytes: largest buffer that the engine's own one- and two-shot sums take, 0 = by `sums`. multimem: sums inside the switch.
+            custom_all_reduce_bytes: largest buffer that the engine's own one- and two-shot sums take, 0 = by `sums`. multimem: sums inside
+                the switch.
         attention_dp: ranks may have attention of their own. expert_parallel: experts may be spread. exchange: see there.
         attention_kernel, expert_kernel: names of the backends, empty = by the device (`attention_choices`, `expert_choices`).
             kernel_blocks: blocks of the cache that an attention kernel takes; another `block_tokens` becomes the last of them.
