@@ -10,12 +10,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from shardwright.errors import StrategyError
 from shardwright.execute.serve.batches import Part
-from shardwright.execute.serve.server import Server
 from shardwright.serving.policy.iteration import arrive, give, leave, never_fits, plan
 from shardwright.serving.policy.state import AHEAD, BEFORE, DONE, ENTRY, GUESSES, PREEMPTED, PREFIX_CACHE, REFUSED, STATUS, TOKENS, State
+
+
+class Serves(Protocol):
+    """What runs iterations: a `Server`, or who only counts blocks."""
+
+    def iterate(self, worker: int, ranks: Sequence[Sequence[Part]]) -> None:
+        """One iteration of a worker: parts of each of its ranks."""
+        ...
+
+    def release(self, worker: int, request: int, *, rank: int = 0) -> None:
+        """A request leaves a worker."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +50,7 @@ class Scheduled:
         lost: requests that lost their blocks since the last iteration was planned.
     """
 
-    server: Server
+    server: Serves
     state: State
     arrivals: Sequence[int]
     worker: int = 0
