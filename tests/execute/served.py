@@ -13,7 +13,7 @@ from shardwright.execute.proof.proof import TOLERANCE
 from shardwright.execute.proof.shrink import shrink
 from shardwright.execute.serve.batches import Part
 from shardwright.execute.serve.served_model import served_model
-from shardwright.execute.serve.server import Server, server
+from shardwright.execute.serve.server import Drive, Server, server
 from shardwright.execute.serve.whole import whole_logits
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded
@@ -73,6 +73,26 @@ def tiny(model: Model, degrees: Sequence[Degrees], known: Mapping[int, Sequence[
     plans = [plan(model, one) for one in degrees]
     answers: dict[int, list[int]] = {r: [] for r in known}
     return server(model, plans, prompts=known, answers=answers, source=seeded(model, seed=SEED), **more)  # type: ignore[arg-type]
+
+
+def moving(drive: Drive | None = None, here: frozenset[int] | None = None) -> Server:
+    """Greedy requests that go from a worker of two devices to one of two other ones, and one of them back."""
+    model = family("experts")
+    plans = [plan(model, {"tp": 2, "ep": 2}), plan(model, {"pp": 2})]
+    served = server(model, plans, prompts=texts(model, lengths=(5, 4)), source=seeded(model, seed=SEED), drive=drive, here=here)
+
+    def iterate(worker: int, *parts: tuple[int, int, int]) -> None:
+        served.iterate(worker, [[Part(request=request, tokens=tokens, past=past) for request, tokens, past in parts]])
+
+    iterate(0, (0, 5, 0), (1, 2, 0))
+    served.move(0, source=0, target=1)
+    iterate(1, (0, 1, 5))
+    iterate(0, (1, 2, 2))
+    served.move(1, source=0, target=1)
+    iterate(1, (0, 1, 6), (1, 1, 4))
+    served.move(0, source=1, target=0)
+    iterate(0, (0, 1, 7))
+    return served
 
 
 @dataclass(slots=True)

@@ -9,11 +9,11 @@ from shardwright.execute.serve.batches import Part, rows_of
 from shardwright.execute.serve.blocks import BlockTables, Reach
 from shardwright.execute.serve.cached import Absorb
 from shardwright.execute.serve.served_model import require_served
-from shardwright.execute.serve.server import server
 from shardwright.execute.serve.whole import whole_logits
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded
-from tests.execute.served import EVERY, Degrees, family, plan, random_case, texts, tiny, worst
+from shardwright.model.living import Lifetime, lives_in
+from tests.execute.served import EVERY, FAMILIES, SEED, Degrees, family, moving, random_case, texts, tiny, worst
 from tests.execute.small_models import small_model
 from tests.tiers import random_of, seeds
 
@@ -62,16 +62,11 @@ def test_latents_absorbed_or_expanded_give_the_same(absorb: Absorb) -> None:
 
 
 def test_greedy_answers_are_the_most_likely_tokens_of_the_unsplit_model() -> None:
-    model = family("experts")
-    source = seeded(model, seed=3)
-    served = server(model, [plan(model, {"tp": 2, "pp": 2})], prompts=texts(model, lengths=(3, 5)), source=source)
-    served.iterate(0, [[_part(0, 3, 0), _part(1, 2, 0)]])
-    served.iterate(0, [[_part(0, 1, 3), _part(1, 3, 2)]])
-    served.iterate(0, [[_part(0, 1, 4), _part(1, 1, 5)]])
-    assert [len(tokens) for tokens in served.tokens.values()] == [6, 7]
-    for request, prompt in ((0, 3), (1, 5)):
+    served = moving()
+    assert [len(tokens) for tokens in served.tokens.values()] == [9, 6]
+    for request, prompt in ((0, 5), (1, 4)):
         tokens = served.tokens[request]
-        whole = whole_logits(model, tokens, source=source)
+        whole = whole_logits(served.workers[0].model, tokens, source=seeded(served.workers[0].model, seed=SEED))
         assert tokens[prompt:] == whole[prompt - 1 : -1].argmax(-1).tolist()
     worst(served)
 
@@ -96,6 +91,20 @@ def test_blocks_of_a_window_are_given_back_as_it_slides() -> None:
     assert sorted((reach.window, tables.used(reach)) for reach in tables.reaches) == [(0, 8), (3, 2)]
     served.release(0, 0)
     assert [tables.used(reach) for reach in tables.reaches] == [0, 0]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_devices_keep_what_the_model_says_that_lives(name: str) -> None:
+    model = family(name)
+    served = tiny(model, ({"tp": 2},), texts(model, lengths=(5,)), size=CacheSize(blocks=8, block_tokens=4))
+    served.iterate(0, [[_part(0, 5, 0)]])
+    for cache in served.workers[0].caches.values():
+        for number, run in enumerate(model.runs):
+            lives = lives_in(model.blocks[run.block])
+            by_token = sum(page.shape[-1] for (_, spot), page in cache.pages.items() if spot.run == number)
+            by_sequence = sum(state.numel() for (_, spot), state in cache.states.items() if spot.run == number)
+            assert by_token == run.count * sum(one.elements(2) for one in lives if one.lifetime is Lifetime.TOKEN)
+            assert by_sequence == run.count * sum(one.elements(2) for one in lives if one.lifetime is Lifetime.SEQUENCE)
 
 
 def test_what_is_given_back_is_not_read_again() -> None:

@@ -20,24 +20,29 @@ from shardwright.execute.serve.cache import Spot
 from shardwright.execute.serve.cached import Absorb, ByPart, Here, Layer, cached, parts_here
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.model.absorbed import latent_of
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentOperators:
-    """Names in a block: what expands latents, what turns keys, and the core."""
+    """Names in a block: what expands latents, what turns keys, and the core; the core's shape in absorbed form."""
 
     up: str
     rotary: str
     core: Operator
+    absorbed: AttentionShape
 
 
 def latent_operators(block: Block) -> LatentOperators | None:
     """Those of a block with latent attention; None of any other one."""
-    rotary = next((o for o in block.operators if o.kind is OperatorKind.ROTARY and len(o.inputs) == 3), None)
-    core = next((o for o in block.operators if o.attention is not None), None)
-    return LatentOperators(up=rotary.inputs[1], rotary=rotary.name, core=core) if rotary is not None and core is not None else None
+    latent = latent_of(block)
+    if latent is None:
+        return None
+    rotary = next(o for o in block.operators if o.kind is OperatorKind.ROTARY)
+    core = next(o for o in block.operators if o.attention is not None)
+    return LatentOperators(up=rotary.inputs[1], rotary=rotary.name, core=core, absorbed=latent.core())
 
 
 def forward_in(layer: Layer, block: Block, operator: Operator) -> Forward:
@@ -123,7 +128,7 @@ class _LatentCore:
         to_key, to_value = (own[name].unflatten(-1, (-1, size)) for name, size in zip(names(up)[0], _sizes(shape, turned), strict=True))
         heads = query.unflatten(-1, (-1, shape.head_dim))
         plain, rope = heads.split([shape.head_dim - turned.shape[-1], turned.shape[-1]], dim=-1)
-        one_head = replace(shape, kv_heads=1, head_dim=width + turned.shape[-1], value_dim=width)
+        one_head = self.operators.absorbed
         # The core divides by the root of its own width; that of the model's heads is another one.
         scale = (one_head.head_dim / shape.head_dim) ** 0.5
         absorbed = torch.cat([torch.einsum("nqhd,lhd->nqhl", plain, to_key), rope], dim=-1) * scale

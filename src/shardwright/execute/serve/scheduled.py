@@ -2,7 +2,8 @@
 
 Time is counted in turns: an iteration takes one on each stage of the worker, and the next one begins a turn later. A request that arrives
 at turn n is there when the iteration that begins then is planned, as in a simulation whose iterations take as many seconds as there are
-stages. A worker with nothing to do waits for the next arrival. An iteration is computed where it begins, its tokens are given where it ends.
+stages. A worker with nothing to do waits for the next arrival. An iteration is computed where it begins; its tokens are given where it
+ends.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Scheduled:
     Args:
         state: of all requests, by their numbers in the server; has a rank for each of the worker's, and a slot for each stage (two for
             one where iterations are planned ahead). arrivals: turn at which each request comes, never falling; they go to ranks in turn.
-        stages: of the worker's pipeline. log: (turn, request, tokens) of each part, in the order of the batch. refused: requests that can never fit.
-        lost: requests that lost their blocks since the last iteration was planned.
+        stages: of the worker's pipeline. log: (turn, request, tokens) of each part, in the order of the batch.
+        refused: requests that can never fit. lost: requests that lost their blocks since the last iteration was planned.
     """
 
     server: Serves

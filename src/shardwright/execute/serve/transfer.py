@@ -22,7 +22,7 @@ from shardwright.program.stages.parts import Segment, StageParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Living:
+class Kept:
     """A tensor that an operator keeps of a request.
 
     Args:
@@ -40,22 +40,22 @@ class Living:
 
 
 @lru_cache(maxsize=256)
-def living(block: Block) -> tuple[Living, ...]:
-    """All that the operators of a block keep."""
-    found: list[Living] = []
+def kept_by(block: Block) -> tuple[Kept, ...]:
+    """All that the operators of a block keep, tensor by tensor (`model.living.lives_in` counts them)."""
+    found: list[Kept] = []
     latent = latent_operators(block)
     for operator in block.operators:
         if latent is not None and operator.name in (latent.up, latent.rotary):
             assert latent.core.attention is not None
-            found.append(Living(operator=operator, number=0, reads=-1, reach=reach_of(latent.core.attention)))
+            found.append(Kept(operator=operator, number=0, reads=-1, reach=reach_of(latent.core.attention)))
         elif operator.attention is not None and latent is None:
             reach = reach_of(operator.attention)
-            found += [Living(operator=operator, number=i, reads=i + 1, reach=reach) for i in range(2)]
+            found += [Kept(operator=operator, number=i, reads=i + 1, reach=reach) for i in range(2)]
         elif operator.kind is OperatorKind.CONV:
             taps = operator.parameters[0].extents[1].size
-            found += [Living(operator=operator, number=i, reads=i, last=taps - 1) for i in range(len(operator.writes))]
+            found += [Kept(operator=operator, number=i, reads=i, last=taps - 1) for i in range(len(operator.writes))]
         elif operator.scan is not None:
-            found.append(Living(operator=operator, number=0, reads=0, per_head=operator.scan.head_dim * operator.scan.state))
+            found.append(Kept(operator=operator, number=0, reads=0, per_head=operator.scan.head_dim * operator.scan.state))
     return tuple(found)
 
 
@@ -74,7 +74,7 @@ def transfer_task(device: int, source: Side, target: Side, *, request: int, end:
     """
     moves = zip(_layers(source.worker), _layers(target.worker), strict=True)
     for (stage, segment, layer), (other_stage, other_segment, _) in moves:
-        for kept in living(segment.block):
+        for kept in kept_by(segment.block):
             spot = Spot(run=segment.run, layer=layer, operator=kept.operator.name, number=kept.number)
             low, high = _positions(source, target, kept, request, end)
             if high > low:
@@ -90,7 +90,7 @@ def _layers(worker: ServingWorker) -> Iterator[tuple[StageParts, Segment, int]]:
     return iter(sorted(listed, key=lambda one: (one[1].run, one[2])))
 
 
-def _positions(source: Side, target: Side, kept: Living, request: int, end: int) -> Interval:
+def _positions(source: Side, target: Side, kept: Kept, request: int, end: int) -> Interval:
     """Positions (or rows of a state) that move."""
     if kept.reach is None:
         return 0, min(end, kept.last) if kept.last else 1
@@ -99,7 +99,7 @@ def _positions(source: Side, target: Side, kept: Living, request: int, end: int)
     return max(first * size for first, size in zip(firsts, sizes, strict=True)), end
 
 
-def _lying(side: Side, stage: StageParts, segment: Segment, kept: Living, *, rows: int) -> Layout:
+def _lying(side: Side, stage: StageParts, segment: Segment, kept: Kept, *, rows: int) -> Layout:
     """Where the tensor lies, as (1, rows, elements)."""
     found = []
     for place in segment.cells.devices:
@@ -116,7 +116,7 @@ def _lying(side: Side, stage: StageParts, segment: Segment, kept: Living, *, row
     return tuple(sorted(found))
 
 
-def _shared_width(kept: Living, block: Block) -> int:
+def _shared_width(kept: Kept, block: Block) -> int:
     """Elements of a latent, or of the turned part of the keys."""
     if kept.operator.kind is not OperatorKind.ROTARY:
         return kept.operator.reads[0].size
@@ -129,7 +129,7 @@ def _moved(
     source: Side,
     target: Side,
     layouts: tuple[Layout, Layout],
-    kept: Living,
+    kept: Kept,
     spot: Spot,
     *,
     request: int,
@@ -147,7 +147,7 @@ def _moved(
         _write(target, device, kept, spot, found[0], request=request, start=rows[0])
 
 
-def _read(side: Side, device: int, kept: Living, spot: Spot, *, request: int, rows: Interval) -> torch.Tensor:
+def _read(side: Side, device: int, kept: Kept, spot: Spot, *, request: int, rows: Interval) -> torch.Tensor:
     cache = side.worker.caches[device]
     if kept.reach is None:
         state = cache.states[request, spot]
@@ -155,7 +155,7 @@ def _read(side: Side, device: int, kept: Living, spot: Spot, *, request: int, ro
     return cache.get(kept.reach, spot, request=request, end=rows[1])[:, rows[0] - cache.first(kept.reach, request) :]
 
 
-def _write(side: Side, device: int, kept: Living, spot: Spot, values: torch.Tensor, *, request: int, start: int) -> None:
+def _write(side: Side, device: int, kept: Kept, spot: Spot, values: torch.Tensor, *, request: int, start: int) -> None:
     cache = side.worker.caches[device]
     if kept.reach is not None:
         cache.put(kept.reach, spot, request=request, start=start, values=values[0])
