@@ -116,14 +116,15 @@ class ServingValidation:
         return tuple(row for row in self.rows if row.column(metric) is column)
 
 
-def fold_key(case: ServingCase, *, fold: str) -> str:
-    """What is held out together with a case: its model, or its engine's version.
-
-    Raises:
-        UsageError: unknown `fold`.
-    """
+def require_serving_fold(fold: str) -> None:
+    """Raises UsageError where `fold` is no kind of fold of serving."""
     if fold not in FOLDS:
         raise UsageError(f"unknown fold {fold[:40]!r} of serving", hint=nearest(fold[:40], FOLDS))
+
+
+def fold_key(case: ServingCase, *, fold: str) -> str:
+    """What is held out together with a case: its model, or its engine's version. Raises as `require_serving_fold`."""
+    require_serving_fold(fold)
     return {"none": "", "model": case.model.name, "version": case.version}[fold]
 
 

@@ -48,7 +48,7 @@ def problem_of_serving(case: ServingCase, *, constants: ServingConstants) -> Ser
 
 
 def cache_load(case: ServingCase, *, problem: ServingProblem, tokens: int) -> float:
-    """Tokens that the requests in flight hold in the mean over `tokens` that fit on a rank; where whole answers are reserved, with those."""
+    """Tokens that the requests in flight hold in the mean (whole answers where they are reserved), over `tokens` that fit on a rank."""
     arrivals, lengths = case.job.arrivals, case.job.lengths
     if not isinstance(arrivals, ClosedLoop) or not isinstance(lengths, Lengths) or not tokens:
         return 0.0
