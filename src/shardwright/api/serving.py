@@ -51,6 +51,7 @@ def serve_simulate(request: ServingRequest) -> ServingAnswer:
         problem=problem,
         deployment=deployment,
         engine=problem.engine.name,
+        settled=on_worker(problem, deployment.pools[0].worker).engine,
         pools=tuple(
             PoolAnswer(pool=pool, memory=memory, cache_used=min(served.peak_blocks / memory.blocks, 1.0))
             for pool, memory in zip(deployment.pools, pools, strict=True)

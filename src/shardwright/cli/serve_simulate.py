@@ -11,6 +11,7 @@ from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.files.text import to_text
 from shardwright.report.serving_face import render_serving, serving_document
+from shardwright.report.serving_sources import render_sources, sources_document
 from shardwright.serving.request import ServingRequest
 from shardwright.units import format_seconds
 
@@ -62,6 +63,9 @@ Skew = Annotated[float, typer.Option("--expert-skew", metavar="X", help="Tokens 
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of all that is drawn: lengths and arrivals.")]
 
 
+Explain = Annotated[bool, typer.Option("--explain", help="Say what the answer rests on: each fact of the engine with its link.")]
+
+
 def serve_simulate(
     model: flags.Model,
     cluster: flags.Cluster,
@@ -80,6 +84,7 @@ def serve_simulate(
     acceptance: Acceptance = "",
     expert_skew: Skew = 1.0,
     seed: Seed = 0,
+    explain: Explain = False,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
@@ -106,7 +111,7 @@ def serve_simulate(
     with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING):
         answer = serving.serve_simulate(request)
     if as_json:
-        screen.write(to_text(serving_document(answer)))
+        screen.write(to_text(serving_document(answer) | ({"sources": sources_document(answer)} if explain else {})))
     elif quiet:
         seen = answer.metrics
         screen.write(
@@ -114,6 +119,8 @@ def serve_simulate(
         )
     else:
         screen.show(render_serving(answer))
+        if explain:
+            screen.show(render_sources(answer))
 
 
 main = verb(serve_simulate, name="serve-simulate")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwright.runtime.engines.engine import Engine
 from shardwright.serving.deployment import Deployment, Pool
 from shardwright.serving.memory import WorkerMemory
 from shardwright.serving.metrics import Metrics
@@ -26,14 +27,15 @@ class ServingAnswer:
     """A deployment under a job's traffic.
 
     Args:
-        engine: name and options. metrics: what users see. served: what became of each request. joules_per_token: at the devices' power
-            limits while the run lasts; None = not known. notes: what was assumed.
+        engine: name and options; settled: as it runs on the first pool's workers. metrics: what users see. served: what became of each
+            request. joules_per_token: at the devices' power limits while the run lasts; None = not known. notes: what was assumed.
     """
 
     request: ServingRequest
     problem: ServingProblem
     deployment: Deployment
     engine: str
+    settled: Engine
     pools: tuple[PoolAnswer, ...]
     metrics: Metrics
     served: Served

@@ -47,7 +47,7 @@ class Columns(NamedTuple):
 def columns_of(table: StepTable, scheduler: Scheduler, *, longest: int) -> Columns:
     """`table` for iterations of `scheduler`; `longest`: tokens of a request at most."""
     sequences = np.arange(scheduler.max_sequences + 1, dtype=np.float64)
-    most = max(scheduler.token_budget, 0 if scheduler.chunked_prefill else longest) + scheduler.chunk_unit
+    most = max(scheduler.token_budget, scheduler.prompt_tokens, 0 if scheduler.chunked_prefill else longest) + scheduler.block_tokens
     tokens = np.arange(most + scheduler.max_sequences * (scheduler.guesses + 1) + 1, dtype=np.float64)
     captured = np.asarray(table.captured, dtype=np.int64)
     padded = tokens.copy()

@@ -1,4 +1,4 @@
-"""placeholder until the reader lands"""
+"""Files of requests."""
 
 from pathlib import Path
 

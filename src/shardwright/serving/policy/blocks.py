@@ -17,7 +17,6 @@ from shardwright.serving.policy.prefix_nodes import (
 from shardwright.serving.policy.state import (
     BLOCK_TOKENS,
     BLOCKS,
-    COMPUTED,
     COUNT,
     FIRST,
     FREE,
@@ -188,8 +187,8 @@ def remember(state: State, rank: int, request: int, tokens: int) -> None:
 
 
 @inner
-def release(state: State, rank: int, request: int, lost: bool) -> None:
-    """The request's blocks are free, its last ones first; `lost`: it will come back for them."""
+def release(state: State, rank: int, request: int, wanted: int) -> None:
+    """The request's blocks are free, its last ones first; it may come back for those of its first `wanted` tokens."""
     held = state.requests[request, HELD]
     state.requests[request, HELD] = 0
     if not state.settings[PREFIX_CACHE]:
@@ -198,9 +197,7 @@ def release(state: State, rank: int, request: int, lost: bool) -> None:
     per_key = state.settings[KEY_TOKENS] // state.settings[BLOCK_TOKENS] if state.settings[KEY_TOKENS] else 0
     keys = state.requests[request, SHARED]
     kept = keys * per_key
-    own = 0
-    if lost:
-        own = max(0, state.requests[request, COMPUTED] // state.settings[BLOCK_TOKENS] - kept)
+    own = max(0, min(held, wanted // state.settings[BLOCK_TOKENS]) - kept)
     append_run(state, rank, held - kept - own)
     append_own(state, rank, request, kept, own)
     state.ranks[rank, FREE] += held - kept

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.blocks import release
-from shardwright.serving.policy.queue import prepend
+from shardwright.serving.policy.blocks import adopt, hold, release
+from shardwright.serving.policy.queue import pop_first, prepend
 from shardwright.serving.policy.state import (
     AHEAD,
     BEFORE,
+    CACHED,
     COMPUTED,
     DECODES,
     ENTRY,
@@ -15,12 +16,17 @@ from shardwright.serving.policy.state import (
     GUESSES,
     INPUTS,
     LIFE,
+    NUM_RUNNING,
     ONLY_PROMPTS,
     OUTPUTS,
     PLACED,
     PREEMPTED,
+    PROMISE,
+    PROMISED,
+    RUNNING,
     SAMPLED,
     SLOT,
+    STATUS,
     TOKENS,
     State,
 )
@@ -71,10 +77,50 @@ def schedule(state: State, rank: int, request: int, tokens: int) -> None:
 
 
 @inner
-def preempt(state: State, rank: int, request: int) -> None:
-    """A running request loses its blocks, and waits in front. A token of it that is under way is lost too."""
-    release(state, rank, request, True)
+def start(state: State, rank: int, request: int) -> None:
+    """The first one in the queue runs, with what of it is cached."""
+    pop_first(state, rank)
+    cached = adopt(state, rank, request)
+    state.requests[request, COMPUTED] = cached
+    state.requests[request, STATUS] = RUNNING
+    if state.requests[request, PREEMPTED] == 0:
+        state.requests[request, CACHED] = cached
+
+
+@inner
+def run(state: State, rank: int, request: int) -> None:
+    """It is the last of the running ones."""
+    state.running[rank, state.ranks[rank, NUM_RUNNING]] = request
+    state.ranks[rank, NUM_RUNNING] += 1
+
+
+@inner
+def lose(state: State, rank: int, request: int, wanted: int) -> None:
+    """A running request loses its blocks, and a token that is under way; it may come back for those of its first `wanted` tokens."""
+    release(state, rank, request, wanted)
     state.requests[request, COMPUTED] = 0
     state.requests[request, PLACED] = 0
     state.requests[request, PREEMPTED] += 1
-    prepend(state, rank, request)
+    state.ranks[rank, PROMISED] -= state.requests[request, PROMISE]
+    state.requests[request, PROMISE] = 0
+
+
+@inner
+def preempt_last(state: State, rank: int) -> int:
+    """The running request that came last waits in front of all others; which one it is."""
+    state.ranks[rank, NUM_RUNNING] -= 1
+    last = state.running[rank, state.ranks[rank, NUM_RUNNING]]
+    lose(state, rank, last, state.requests[last, COMPUTED])
+    prepend(state, rank, last)
+    return int(last)
+
+
+@inner
+def hold_or_preempt(state: State, rank: int, request: int, tokens: int) -> int:
+    """Blocks for `tokens` tokens of a running request, at the cost of those that came last. How many were preempted; -1 = it was itself."""
+    preempted = 0
+    while not hold(state, rank, request, tokens):
+        preempted += 1
+        if preempt_last(state, rank) == request:
+            return -1
+    return preempted

@@ -7,27 +7,48 @@ requests of its entries, one by one, and `leave` takes those that are done off t
 from __future__ import annotations
 
 from shardwright.compiled import allocation_free
-from shardwright.serving.policy.blocks import blocks_of, release
+from shardwright.serving.policy.blocks import blocks_of, release, remember
 from shardwright.serving.policy.entries import wanted_tokens
+from shardwright.serving.policy.in_flight import plan_in_flight, whole_blocks
 from shardwright.serving.policy.mixed import plan_mixed
-from shardwright.serving.policy.queue import append
+from shardwright.serving.policy.prefill_first import plan_prefill_first
+from shardwright.serving.policy.queue import append, look
 from shardwright.serving.policy.state import (
+    ADMISSION,
+    BATCHING,
+    BEFORE,
+    BLOCK_TOKENS,
     BLOCKS,
+    CHUNKED_PREFILL,
+    CLIP,
     COMPUTED,
+    DECODES,
     DONE,
     ENTRY,
     GENERATED,
     GUESSES,
     INPUTS,
+    KNOWS_ENDS,
+    LEFT,
     LIFE,
     LOOKAHEAD,
+    MIXED,
     NUM_RUNNING,
+    OF_ESTIMATE,
+    OF_WHOLE,
     PLACED,
+    POLLING,
     PREEMPTED,
+    PREFILL_FIRST,
+    PROMISE,
+    PROMISED,
     RUNNING,
     SAMPLED,
+    SINCE_LOOK,
     SLOT,
     STATUS,
+    TOKEN_BUDGET,
+    TOKENS,
     State,
 )
 
@@ -41,9 +62,17 @@ def arrive(state: State, rank: int, request: int) -> None:
 @allocation_free
 def never_fits(state: State, request: int) -> bool:
     """Its last token but one would need more blocks than there are, even alone."""
-    tokens = state.requests[request, INPUTS] + wanted_tokens(state, request) - 1
-    ahead = state.settings[LOOKAHEAD] + state.settings[GUESSES] if wanted_tokens(state, request) > 1 else 0
-    return bool(blocks_of(state, tokens + ahead) > state.settings[BLOCKS])
+    inputs, answer = state.requests[request, INPUTS], wanted_tokens(state, request)
+    ahead = state.settings[LOOKAHEAD] + state.settings[GUESSES] if answer > 1 else 0
+    if state.settings[ADMISSION] == OF_WHOLE:
+        return bool(whole_blocks(state, request) > state.settings[BLOCKS])
+    if state.settings[ADMISSION] == OF_ESTIMATE and not state.settings[KNOWS_ENDS]:
+        spare = (state.settings[BLOCKS] - 1) * state.settings[BLOCK_TOKENS]
+        if inputs + min(float(answer), state.shares[CLIP]) >= spare:
+            return True
+    if not state.settings[CHUNKED_PREFILL] and state.settings[BATCHING] != PREFILL_FIRST and inputs > state.settings[TOKEN_BUDGET]:
+        return True
+    return bool(blocks_of(state, inputs + answer - 1 + ahead) > state.settings[BLOCKS])
 
 
 @allocation_free
@@ -51,8 +80,18 @@ def plan(state: State, rank: int, slot: int) -> int:
     """Fill the rank's next iteration as the engine would; how many requests are in it. 0 = it has nothing to do."""
     state.batch_size[rank, slot] = 0
     state.ranks[rank, SLOT] = slot
-    plan_mixed(state, rank)
-    return int(state.batch_size[rank, slot])
+    look(state, rank)
+    if state.settings[BATCHING] == MIXED:
+        plan_mixed(state, rank)
+    elif state.settings[BATCHING] == PREFILL_FIRST:
+        plan_prefill_first(state, rank)
+    else:
+        plan_in_flight(state, rank)
+    size = state.batch_size[rank, slot]
+    # Prompts come first where they run at all; an iteration of them, or none, is followed by a look at who came.
+    only_decode = size > 0 and state.batch[rank, slot, 0, DECODES] > 0
+    state.ranks[rank, SINCE_LOOK] += 1 if only_decode else state.settings[POLLING]
+    return int(size)
 
 
 @allocation_free
@@ -62,7 +101,12 @@ def give(state: State, rank: int, slot: int, entry: int, tokens: int) -> int:
     Returns how many it got. Its blocks are free if those were the last.
     """
     request = state.batch[rank, slot, entry, ENTRY]
-    if not state.batch[rank, slot, entry, SAMPLED] or state.batch[rank, slot, entry, LIFE] != state.requests[request, PREEMPTED]:
+    if state.batch[rank, slot, entry, LIFE] != state.requests[request, PREEMPTED]:
+        return 0
+    if state.settings[BATCHING] != MIXED:
+        # Other engines' caches know a prompt when it has been computed, vLLM's when it is planned.
+        remember(state, rank, request, state.batch[rank, slot, entry, BEFORE] + state.batch[rank, slot, entry, TOKENS])
+    if not state.batch[rank, slot, entry, SAMPLED]:
         return 0
     wanted = wanted_tokens(state, request)
     got = min(tokens, wanted - state.requests[request, GENERATED])
@@ -73,7 +117,9 @@ def give(state: State, rank: int, slot: int, entry: int, tokens: int) -> int:
         state.requests[request, COMPUTED] = known + state.requests[request, PLACED] - 1
     else:
         state.requests[request, STATUS] = DONE
-        release(state, rank, request, False)
+        release(state, rank, request, 0)
+        state.ranks[rank, PROMISED] -= state.requests[request, PROMISE]
+        state.requests[request, PROMISE] = 0
     return int(got)
 
 
@@ -86,4 +132,5 @@ def leave(state: State, rank: int) -> None:
         if state.requests[request, STATUS] == RUNNING:
             state.running[rank, kept] = request
             kept += 1
+    state.ranks[rank, LEFT] = 1
     state.ranks[rank, NUM_RUNNING] = kept

@@ -3,7 +3,7 @@
 Every running request gets the tokens it lacks, in the order in which they were admitted: one (and the guesses to check) if it decodes, the
 next part of its prompt otherwise, up to the token budget. Where blocks are missing the request that was admitted last loses its own and
 waits in front of all others. If nobody was preempted, waiting requests are admitted in their order, while there are tokens of the budget,
-sequences and blocks for what they compute now.
+sequences, and blocks for what they compute now, or for all that is known of them (`Admission.PROMPT`: scheduler_reserve_full_isl).
 
 Source: vLLM, vllm/v1/core/sched/scheduler.py (`Scheduler.schedule`), vllm/v1/core/kv_cache_manager.py (`allocate_slots`,
 `get_computed_blocks`). Left out: priorities, encoders, LoRA, structured outputs, long_prefill_token_threshold.
@@ -12,26 +12,21 @@ Source: vLLM, vllm/v1/core/sched/scheduler.py (`Scheduler.schedule`), vllm/v1/co
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.blocks import adopt, blocks_of, cached_tokens, hold, remember, revived_blocks
-from shardwright.serving.policy.entries import lacking, preempt, schedule
-from shardwright.serving.policy.queue import pop_first
+from shardwright.serving.policy.blocks import blocks_of, cached_tokens, hold, remember, revived_blocks
+from shardwright.serving.policy.entries import hold_or_preempt, known_tokens, lacking, run, schedule, start
+from shardwright.serving.policy.queue import first_waiting
 from shardwright.serving.policy.state import (
     ADMISSION,
-    CACHED,
     CHUNKED_PREFILL,
     COMPUTED,
     FREE,
-    GENERATED,
-    INPUTS,
     LOOKAHEAD,
     MAX_SEQUENCES,
     NONE,
     NUM_RUNNING,
-    PREEMPTED,
-    RUNNING,
-    STATUS,
+    OF_CHUNK,
     TOKEN_BUDGET,
-    WAITING_HEAD,
+    WATERMARK,
     State,
 )
 
@@ -44,25 +39,18 @@ def run_mixed(state: State, rank: int) -> int:
     at = 0
     while at < state.ranks[rank, NUM_RUNNING] and budget > 0:
         request = state.running[rank, at]
+        at += 1
         new = min(lacking(state, request), budget)
         if new == 0:
-            at += 1
             continue
-        there = hold(state, rank, request, state.requests[request, COMPUTED] + new + state.settings[LOOKAHEAD])
-        while not there:
-            last = state.running[rank, state.ranks[rank, NUM_RUNNING] - 1]
-            state.ranks[rank, NUM_RUNNING] -= 1
-            preempt(state, rank, last)
-            anybody = True
-            if last == request:
-                break
-            there = hold(state, rank, request, state.requests[request, COMPUTED] + new + state.settings[LOOKAHEAD])
-        if not there:
+        tokens = state.requests[request, COMPUTED] + new
+        preempted = hold_or_preempt(state, rank, request, tokens + state.settings[LOOKAHEAD])
+        anybody = anybody or preempted != 0
+        if preempted < 0:
             break
-        remember(state, rank, request, state.requests[request, COMPUTED] + new)
+        remember(state, rank, request, min(tokens, known_tokens(state, request)))
         schedule(state, rank, request, new)
         budget -= new
-        at += 1
     return -1 if anybody else int(budget)
 
 
@@ -71,29 +59,26 @@ def admit_mixed(state: State, rank: int, budget: int) -> int:
     """Waiting requests join the next iteration while its budget lasts; how many."""
     admitted = 0
     while budget > 0 and state.ranks[rank, NUM_RUNNING] < state.settings[MAX_SEQUENCES]:
-        request = state.ranks[rank, WAITING_HEAD]
+        request = first_waiting(state, rank)
         if request == NONE:
             break
         cached = cached_tokens(state, rank, request)
-        known = state.requests[request, INPUTS] + state.requests[request, GENERATED]
+        known = known_tokens(state, request)
         new = known - cached
         if new > budget:
             if not state.settings[CHUNKED_PREFILL]:
                 break
             new = budget
         # Cached blocks that nobody uses are among the free ones until they are adopted.
-        last = known if state.settings[ADMISSION] else cached + new
-        if blocks_of(state, last) - blocks_of(state, cached) + revived_blocks(state, rank, request) > state.ranks[rank, FREE]:
+        last = cached + new if state.settings[ADMISSION] == OF_CHUNK else known
+        need = blocks_of(state, last) - blocks_of(state, cached) + revived_blocks(state, rank, request)
+        spare = state.settings[WATERMARK] if state.ranks[rank, NUM_RUNNING] > 0 else 0
+        if need + spare > state.ranks[rank, FREE]:
             break
-        pop_first(state, rank)
-        state.requests[request, COMPUTED] = adopt(state, rank, request)
-        if state.requests[request, PREEMPTED] == 0:
-            state.requests[request, CACHED] = cached
+        start(state, rank, request)
         hold(state, rank, request, cached + new)
         remember(state, rank, request, cached + new)
-        state.running[rank, state.ranks[rank, NUM_RUNNING]] = request
-        state.ranks[rank, NUM_RUNNING] += 1
-        state.requests[request, STATUS] = RUNNING
+        run(state, rank, request)
         schedule(state, rank, request, new)
         budget -= new
         admitted += 1

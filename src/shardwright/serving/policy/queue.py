@@ -3,7 +3,33 @@
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.state import NEXT, NONE, NUM_WAITING, STATUS, WAITING, WAITING_HEAD, WAITING_TAIL, State
+from shardwright.serving.policy.state import (
+    NEXT,
+    NONE,
+    NUM_WAITING,
+    POLLING,
+    SINCE_LOOK,
+    STATUS,
+    VISIBLE,
+    WAITING,
+    WAITING_HEAD,
+    WAITING_TAIL,
+    State,
+)
+
+
+@inner
+def look(state: State, rank: int) -> None:
+    """All that wait are seen, if it is time to look: every so many iterations, and whenever prompts or nothing ran."""
+    if state.ranks[rank, SINCE_LOOK] >= state.settings[POLLING]:
+        state.ranks[rank, VISIBLE] = state.ranks[rank, NUM_WAITING]
+        state.ranks[rank, SINCE_LOOK] = 0
+
+
+@inner
+def first_waiting(state: State, rank: int) -> int:
+    """The next one in the queue; NONE = nobody has been seen."""
+    return int(state.ranks[rank, WAITING_HEAD]) if state.ranks[rank, VISIBLE] > 0 else NONE
 
 
 @inner
@@ -30,6 +56,7 @@ def prepend(state: State, rank: int, request: int) -> None:
         state.ranks[rank, WAITING_TAIL] = request
     state.ranks[rank, WAITING_HEAD] = request
     state.ranks[rank, NUM_WAITING] += 1
+    state.ranks[rank, VISIBLE] += 1
 
 
 @inner
@@ -42,3 +69,4 @@ def pop_first(state: State, rank: int) -> None:
         state.ranks[rank, WAITING_TAIL] = NONE
     state.requests[first, NEXT] = NONE
     state.ranks[rank, NUM_WAITING] -= 1
+    state.ranks[rank, VISIBLE] -= 1

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.serving.requests import Requests
-from shardwright.serving.scheduler import Admission, Scheduler
+from shardwright.serving.scheduler import Scheduler
 
 # Columns of a request. COMPUTED of its tokens are in the cache, or will be behind the iterations under way, of which PLACED give it a
 # token. HELD blocks are its own, the first SHARED keys of them nodes of the prefix cache. NEXT is the one behind it in a queue.
@@ -27,18 +27,21 @@ from shardwright.serving.scheduler import Admission, Scheduler
     PRIVATE,
     OWN_RUN,
     PLACED,
-    RESERVED,
+    PROMISE,
     ITERATIONS,
     NUM_REQUEST_COLUMNS,
 ) = range(16)
 
-# Columns of a rank. MOST_BLOCKS in use at any time. LRU_*, NODE_FREE: of its prefix cache. RATIO: per mille, see prefill_first.
+# Columns of a rank. VISIBLE of those that wait have been looked at. SLOT is being planned. MOST_BLOCKS in use at any time. LRU_*,
+# NODE_FREE: of its prefix cache. CHUNKED: a request whose prompt goes on; FULL: nobody can be admitted until some LEFT (prefill_first).
+# SINCE_LOOK: iterations. PROMISED: blocks that those who run may still need (in_flight).
 (
     FREE,
     NUM_RUNNING,
     WAITING_HEAD,
     WAITING_TAIL,
     NUM_WAITING,
+    VISIBLE,
     SLOT,
     MOST_BLOCKS,
     LRU_HEAD,
@@ -46,14 +49,11 @@ from shardwright.serving.scheduler import Admission, Scheduler
     NODE_FREE,
     CHUNKED,
     FULL,
-    INBOX_HEAD,
-    INBOX_TAIL,
-    NUM_INBOX,
-    SINCE_POLL,
-    RESERVED_BLOCKS,
-    NUM_RETRACTED,
+    LEFT,
+    SINCE_LOOK,
+    PROMISED,
     NUM_RANK_COLUMNS,
-) = range(19)
+) = range(17)
 
 # Settings, from `Scheduler`.
 (
@@ -70,13 +70,19 @@ from shardwright.serving.scheduler import Admission, Scheduler
     GUESSES,
     LOOKAHEAD,
     POLLING,
-    CHUNK_UNIT,
+    WATERMARK,
     ONLY_PROMPTS,
     PROMPT_TOKENS,
     AHEAD,
     SEED,
+    KNOWS_ENDS,
     NUM_SETTINGS,
-) = range(19)
+) = range(20)
+MIXED, PREFILL_FIRST, IN_FLIGHT = range(3)
+OF_CHUNK, OF_PROMPT, OF_WHOLE, OF_ESTIMATE = range(4)
+
+# Columns of `shares`, from `Scheduler.shares`.
+SHARE_FIRST, SHARE_LEAST, SHARE_FALL, GRANTED, CLIP, KEPT = range(6)
 
 # Columns of an entry of a batch: `TOKENS` of the request behind `BEFORE` that are cached; SAMPLED: it gets a token of it; DECODES: nothing
 # but that; LIFE: how often it had been preempted.
@@ -114,6 +120,8 @@ class State(NamedTuple):
             their order. batch: (r, slots, sequences, NUM_ENTRY_COLUMNS) what iterations compute, and batch_size: (r, slots) how many
             entries of it count; there is a slot for each iteration that is under way.
         key_offsets, keys: of prompts, see `Requests`. nodes: (r, m, NUM_NODE_COLUMNS), buckets: (r, b) of the prefix caches.
+        shares: see `Scheduler`; share: (r,) of their answers that requests are expected to give.
+            ends: (r, 2 sequences + 1, 2) room to sort.
     """
 
     settings: IntArray
@@ -126,6 +134,9 @@ class State(NamedTuple):
     keys: IntArray
     nodes: IntArray
     buckets: IntArray
+    shares: FloatArray
+    share: FloatArray
+    ends: IntArray
 
 
 def new_state(requests: Requests, scheduler: Scheduler, *, ranks: int = 1, slots: int = 1, seed: int = 0) -> State:
@@ -140,7 +151,8 @@ def new_state(requests: Requests, scheduler: Scheduler, *, ranks: int = 1, slots
     columns[:, INPUTS], columns[:, OUTPUTS] = requests.inputs, requests.outputs
     columns[:, (NEXT, OWN_RUN)] = NONE
     of_rank = np.zeros((ranks, NUM_RANK_COLUMNS), dtype=np.int64)
-    of_rank[:, (WAITING_HEAD, WAITING_TAIL, LRU_HEAD, LRU_TAIL, NODE_FREE, CHUNKED, INBOX_HEAD, INBOX_TAIL)] = NONE
+    of_rank[:, (WAITING_HEAD, WAITING_TAIL, LRU_HEAD, LRU_TAIL, NODE_FREE, CHUNKED)] = NONE
+    of_rank[:, SINCE_LOOK] = scheduler.polling
     of_rank[:, FREE] = scheduler.blocks
     settings = scheduler.settings(key_tokens=requests.block_tokens, seed=seed)
     sequences = scheduler.max_sequences
@@ -167,7 +179,7 @@ def new_state(requests: Requests, scheduler: Scheduler, *, ranks: int = 1, slots
         keys=requests.blocks if shared else np.zeros(0, dtype=np.int64),
         nodes=nodes,
         buckets=buckets,
+        shares=scheduler.shares(),
+        share=np.full(ranks, scheduler.shares()[SHARE_FIRST]),
+        ends=np.zeros((ranks if scheduler.knows_ends else 0, 2 * sequences + 1, 2), dtype=np.int64),
     )
-
-
-__all__ = ["Admission", "State", "Status", "new_state"]
