@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.serving import ClosedLoop, Lengths, NumberFormat, OperatorPrecision, Precision, ServingJob, TokenRange
 from shardwright.model.catalog.catalog import load_model
-from shardwright.runtime.engines.engine import Batching, Engine, Eviction
+from shardwright.runtime.engines.engine import Engine
+from shardwright.runtime.engines.registry import engine_called
 from shardwright.serving.problem import ServingProblem
 
-ENGINE = Engine(
-    name="plain",
-    engine="plain",
-    version="1",
-    batching=Batching.MIXED,
+ENGINE = replace(
+    engine_called("vllm-0.12"),
     token_budget=8192,
     max_sequences=256,
-    chunked_prefill=True,
-    eviction=Eviction.PREEMPT,
-    block_tokens=16,
     prefix_cache=False,
     memory_fraction=0.9,
     captured=(1, 2, 4, 8, 16, 32, 64, 128, 256),
-    asynchronous=True,
 )
 EIGHT_BITS = OperatorPrecision(weights=NumberFormat.FP8, activations=NumberFormat.FP8)
 PLAIN = Precision()

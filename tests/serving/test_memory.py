@@ -7,6 +7,7 @@ import pytest
 
 from shardwright.errors import InfeasibleError
 from shardwright.job.serving import Precision
+from shardwright.runtime.engines.engine import MemoryRule
 from shardwright.serving.memory import cached_bytes, require_room, weight_bytes, worker_memory
 from shardwright.serving.notation import parse_worker
 from tests.serving.problems import EIGHT_BITS, ENGINE, problem
@@ -48,7 +49,8 @@ def test_the_cache_is_what_is_left() -> None:
 def test_a_share_of_what_is_free_is_less() -> None:
     asked = problem("llama-3.1-70b", "h100-sxm:8")
     total, free = (
-        worker_memory(replace(asked, engine=replace(ENGINE, of_free=of_free)), parse_worker("tp8")).tokens for of_free in (False, True)
+        worker_memory(replace(asked, engine=replace(ENGINE, memory_rule=rule)), parse_worker("tp8")).tokens
+        for rule in (MemoryRule.TOTAL, MemoryRule.FREE)
     )
     assert free > 0
     assert free != total

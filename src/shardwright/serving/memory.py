@@ -12,6 +12,7 @@ from shardwright.errors import InfeasibleError
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.living import Lifetime, lives_in
 from shardwright.program.block.sizes import evaluate
+from shardwright.runtime.engines.engine import MemoryRule
 from shardwright.serving.deployment import Worker
 from shardwright.serving.problem import ServingProblem
 from shardwright.serving.step_prices import STATE_BYTES, counted_blocks, rows_of
@@ -53,9 +54,11 @@ class WorkerMemory:
 
 
 def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
-    """Memory of one device of `worker`, and how much of the cache it can hold.
+    """Memory of one device of `worker`, and how much of the cache it can hold; the engine is that of `on_worker`.
 
-        cache = capacity x fraction - weights - activations - others
+        cache = capacity x fraction - weights - activations - others        MemoryRule.TOTAL
+        cache = capacity x fraction - weights                               STATIC: the rest is left to activations and graphs
+        cache = (capacity - weights - activations - others) x fraction      FREE
 
     States of sequences are taken from the cache for as many as may run at once.
 
@@ -63,12 +66,14 @@ def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
         InfeasibleError: nothing is left, or one block does not fit.
     """
     engine, device = problem.engine, problem.cluster.node.accelerator
-    weights = weight_bytes(problem, worker)
-    activations = _activation_bytes(problem, worker)
-    usable = int(device.memory_bytes * engine.memory_fraction)
-    fixed = CONTEXT_BYTES + weights + activations
-    if engine.of_free:
-        usable = int((device.memory_bytes - fixed) * engine.memory_fraction) + fixed
+    weights, activations = weight_bytes(problem, worker), _activation_bytes(problem, worker)
+    others = CONTEXT_BYTES
+    taken = weights + activations + others
+    if engine.memory_rule is MemoryRule.FREE:
+        usable = int((device.memory_bytes - taken) * engine.memory_fraction) + taken
+    else:
+        usable = int(device.memory_bytes * engine.memory_fraction)
+    fixed = weights if engine.memory_rule is MemoryRule.STATIC else taken
     token, sequence = cached_bytes(problem, worker)
     running = worker.sequences or engine.max_sequences
     left = usable - fixed
@@ -86,7 +91,7 @@ def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
         usable=usable,
         weights=weights,
         activations=activations,
-        others=CONTEXT_BYTES,
+        others=others,
         cache=max(cache, 0),
         token=token,
         sequence=sequence,

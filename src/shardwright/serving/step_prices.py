@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.communication import network_of
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.inference.attention import prompt_seconds
 from shardwright.cost.inference.decode import decode_columns
 from shardwright.cost.inference.forward import ForwardSeconds, forward_seconds, is_head
+from shardwright.cost.inference.networks import LIBRARY_OF, engine_networks
 from shardwright.cost.inference.products import Products
 from shardwright.cost.scan import scan_seconds
 from shardwright.dtype import Dtype
@@ -47,11 +47,13 @@ LONGEST: Final = 2**17
 def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
     """What an iteration of one rank of `worker` takes; see `StepTable` for how its columns are added up.
 
+    The engine is that of `on_worker`.
+
     Stages are as long as their sum over their number: layers are cut evenly.
     """
     engine, model, constants = problem.engine, problem.model, problem.constants
     products = products_of(problem)
-    machine, network = products.machine, network_of(problem.cluster)
+    machine, networks = products.machine, engine_networks(problem.cluster, engine)
     tokens = _token_points(problem, worker)
     sequences = _points(worker.sequences or engine.max_sequences)
     lengths = np.concatenate([[0], _points(LONGEST, least=64)])
@@ -64,10 +66,8 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
             block,
             rows_of(worker, at),
             products=products,
-            network=network,
-            exchange=engine.exchange,
+            networks=networks,
             skew=problem.job.expert_skew,
-            fused_sums=engine.fused_all_reduce,
             gap_s=constants.replayed_launch_s,
         )
         path = _path(found, problem)
@@ -135,7 +135,7 @@ def products_of(problem: ServingProblem) -> Products:
         machine=_machine(device, NumberFormat.BF16),
         by_format={one: _machine(device, one) for one in sorted(formats)},
         precision=precision,
-        library=problem.engine.engine,
+        library=LIBRARY_OF.get(problem.engine.engine, ""),
     )
 
 
@@ -202,7 +202,9 @@ class _Core:
 
     @staticmethod
     def of(block: Block, problem: ServingProblem, worker: Worker, machine: Machine) -> _Core:
-        return _Core(block=block, machine=machine, worker=worker, kv=problem.job.precision.kv, library=problem.engine.engine)
+        return _Core(
+            block=block, machine=machine, worker=worker, kv=problem.job.precision.kv, library=LIBRARY_OF.get(problem.engine.engine, "")
+        )
 
     def _cores(self) -> list[Operator]:
         return [o for o in self.block.operators if o.attention is not None and not o.attention.cross]

@@ -25,7 +25,7 @@ _MAX_TEXT: Final = 300
 MOST_TOKENS: Final = 10**7
 MOST_REQUESTS: Final = 10**7
 _SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_CLASSES: Final = ("attention", "mlp", "experts", "head", "kv")
+_CLASSES: Final = ("attention", "output", "mlp", "experts", "head", "kv")
 
 
 def _require_short(text: str, what: str) -> None:
@@ -190,7 +190,7 @@ def read_precision(text: str) -> Precision:
     return found
 
 
-UNPACKED: Final = (NumberFormat.INT4, NumberFormat.MXFP4)
+UNPACKED: Final = (NumberFormat.INT4, NumberFormat.INT4_GROUP_32, NumberFormat.MXFP4)
 
 
 def _format(text: str) -> OperatorPrecision:

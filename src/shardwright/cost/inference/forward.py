@@ -10,10 +10,10 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.communication import Network, move_seconds, spans_along
+from shardwright.cost.communication import spans_along
 from shardwright.cost.compute import Machine, element_seconds
 from shardwright.cost.degree_rows import Rows
-from shardwright.cost.inference.exchange import exchange_seconds
+from shardwright.cost.inference.networks import EngineNetworks, exchange_seconds, sum_seconds
 from shardwright.cost.inference.products import Products, formats_of
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
 from shardwright.cost.inference.small_products import small_gemm_seconds
@@ -25,7 +25,6 @@ from shardwright.program.block.local_size import Context, per_token
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.placement import is_routed
 from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
-from shardwright.runtime.engines.engine import ExpertExchange
 from shardwright.runtime.engines.forward import FORWARD
 
 PARTS: Final = ("products", "experts", "elements", "sums", "exchange")
@@ -66,14 +65,12 @@ def forward_program(block: Block, *, routed: bool) -> BlockProgram:
     return lower_block(block, Structure(sequence_parallel=False, routed=routed), context)
 
 
-def forward_seconds(
-    block: Block, rows: Rows, *, products: Products, network: Network, exchange: ExpertExchange, skew: float, fused_sums: bool, gap_s: float
-) -> ForwardSeconds:
+def forward_seconds(block: Block, rows: Rows, *, products: Products, networks: EngineNetworks, skew: float, gap_s: float) -> ForwardSeconds:
     """Price the forward of a block for every row.
 
     Args:
         rows: degrees of a worker's stage; ``mbs`` = tokens of a rank. skew: see `ServingJob.expert_skew`.
-        fused_sums: a sum over ranks, the residual and the norm behind it are one kernel. gap_s: what a small kernel takes beside its bytes.
+        gap_s: what a small kernel takes beside its bytes.
     """
     ranks = int(rows["dp"][0])
     program = forward_program(block, routed=ranks > 1)
@@ -94,16 +91,16 @@ def forward_seconds(
         found[1] += _experts_seconds(block, rows, products, skew=skew)
         kernels += EXPERT_KERNELS
     for move in _sums(program):
-        (span, *_), volume = spans_along(move.axes[0], rows, network), _volume(move, local)
+        (span, *_), volume = spans_along(move.axes[0], rows, networks.library), _volume(move, local)
         if int(span.size.max()) > 1:
-            found[3] += move_seconds(move.kind, volume=volume, span=span, network=network)
+            found[3] += sum_seconds(move.kind, volume=volume, span=span, networks=networks)
             kernels += 1
-            if fused_sums and move.kind is Collective.ALL_REDUCE and not is_head(block):
+            if networks.fused_sums and move.kind is Collective.ALL_REDUCE and not is_head(block):
                 kernels -= FUSED_BEHIND_SUMS
                 found[2] -= FUSED_BEHIND_SUMS * gap_s
     route = next((o for o in block.operators if o.kind is OperatorKind.ROUTE), None)
     if route is not None and ranks > 1:
-        found[4] += exchange_seconds(exchange, route, rows, network=network, hidden=_width(block))
+        found[4] += exchange_seconds(route, rows, networks=networks, hidden=_width(block))
         kernels += 2
     return ForwardSeconds(seconds=found, kernels=kernels)
 

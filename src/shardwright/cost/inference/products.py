@@ -35,5 +35,5 @@ def formats_of(precision: Precision, operator: Operator) -> OperatorPrecision:
     if operator.klass in (OperatorClass.HEAD, OperatorClass.EMBED):
         return precision.head
     if operator.klass in (OperatorClass.ATTN, OperatorClass.SSM):
-        return precision.attention
+        return precision.output or precision.attention if operator.name == "proj" else precision.attention
     return OperatorPrecision()
