@@ -60,7 +60,7 @@ def metric_rows(
             continue
         if len(cells) > len(names):
             raise DataError(f"{source} line {line}: {len(cells)} cells for {len(names)} columns", hint="is a comma not quoted?")
-        row = {name: cell.strip() for name, cell in zip(names, cells, strict=False)}
+        row = {**dict.fromkeys(names, ""), **{name: cell.strip() for name, cell in zip(names, cells, strict=False)}}
         _, made = joined.setdefault((row["source"], row["row"], row.get("notes", "")), (line, _configuration(row)))
         metric = _METRICS.get(row.get(METRIC, ""), "")
         value = row.get("value", "")

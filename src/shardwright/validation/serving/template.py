@@ -13,7 +13,7 @@ COLUMNS: Final[tuple[tuple[str, str, tuple[str, str]], ...]] = (
     ("gpu_count", "devices of all workers; empty = what the degrees say", ("4", "")),
     ("engine", "vLLM, SGLang or TensorRT-LLM and its version", ("vLLM 0.12.0", "SGLang 0.5.9")),
     ("options", "what its launch set, as `shardwright catalog engines` calls it", ("token_budget=16384", "kv=fp8")),
-    ("deployment", "workers in the notation of serve-simulate; or tp, dpa, ep, pp", ("", "prefill 1x(tp4) decode 2x(dpa8 ep8)")),
+    ("deployment", "workers in the notation of serve-simulate; or tp, dpa, ep, pp", ("", "prefill 1x(tp8) decode 2x(dpa8 ep8)")),
     ("tp", "tensor parallel degree of attention", ("4", "")),
     ("dpa", "ranks with attention of their own (attention DP); empty = 1", ("", "")),
     ("ep", "devices that experts are spread over; empty = 1", ("", "")),
