@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from shardwright.errors import StrategyError
 from shardwright.execute.serve.scheduled import Scheduled
 from shardwright.execute.serve.served import Log, ServedProof
 from shardwright.execute.serve.server import Server, server
@@ -15,6 +16,11 @@ from shardwright.execute.shares.parameters import Source, seeded
 from shardwright.model.ir.graph import Model
 from shardwright.serving.policy.state import BLOCK_TOKENS, BLOCKS, INPUTS, PREEMPTED, State
 from shardwright.strategy.plan.plan import Plan
+
+SIZES = (1, 2, 4, 8)
+"""Tokens of a rank that iterations are padded to: fewer kinds of iterations are fewer layouts to derive."""
+MOST_PARAMETERS = 150_000_000
+"""Of a small model: each is held in 8 bytes as drawn and once more by the devices."""
 
 
 def prove_served(
@@ -29,8 +35,14 @@ def prove_served(
         simulated: log of the simulation of the same.
 
     Raises:
-        StrategyError: see `server` and `Scheduled`.
+        StrategyError: the model is too large for one process (rule ``execute.size``); others of `server` and `Scheduled`.
     """
+    if model.num_parameters > MOST_PARAMETERS:
+        raise StrategyError(
+            f"the small model still has {model.num_parameters:,} parameters, more than {MOST_PARAMETERS:,} in one process",
+            hint="its widths have no large common divisor: serve another model of the family",
+            rule="execute.size",
+        )
     generator = torch.Generator().manual_seed(seed)
     lengths = state.requests[:, INPUTS].tolist()
     prompts = {r: torch.randint(0, model.vocab, (n,), generator=generator).tolist() for r, n in enumerate(lengths)}
@@ -55,10 +67,6 @@ def prove_served(
         computed=sum(len(times) for by_position in served.logits.values() for times in by_position.values()),
         difference=difference,
     )
-
-
-SIZES = (1, 2, 4, 8)
-"""Tokens of a rank that iterations are padded to: fewer kinds of iterations are fewer layouts to derive."""
 
 
 def largest_difference(served: Server, source: Source) -> float:
