@@ -55,6 +55,9 @@ def serve_unfolded(
     return run.served()
 
 
+_NOBODY = np.zeros(2, dtype=np.int64)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Worker:
     """Iterations under way, the oldest first: when each ends, and its slot. `planned`: a slot that waits for its turn. `begins`: when the
@@ -85,6 +88,7 @@ class _Run:
     where: IntArray = field(init=False)
     chances: FloatArray = field(init=False)
     known: int = field(init=False)
+    nowhere: IntArray = field(init=False)
     following: int = 0
     routed: int = 0
     now: float = 0.0
@@ -101,6 +105,7 @@ class _Run:
         )
         longest = int((self.requests.inputs + self.requests.outputs).max(initial=1))
         self.columns = columns_of(self.table, scheduler, longest=longest)
+        self.nowhere = np.zeros(len(self.columns.windows), dtype=np.int64)
         self.workers = [_Worker(slots=list(range(slots))) for _ in range(self.fleet.workers)]
         self.arrival = self.requests.arrival_s.copy()
         self.admitted, self.first, self.last = np.full((3, n), np.nan)
@@ -196,7 +201,7 @@ class _Run:
             if self.timing is not None:
                 seconds = self.timing(self.state, rank, slot)
             else:
-                seconds = iteration_seconds(self.state, self.columns, rank, slot, np.zeros(NUM_COUNTS), parts)
+                seconds = iteration_seconds(self.state, self.columns, rank, slot, _NOBODY, self.nowhere, np.zeros(NUM_COUNTS), parts)
             if seconds > slowest:
                 slowest, slowest_parts = seconds, parts
         self.parts = self.parts + slowest_parts

@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from shardwright.validation.case import Skip, SkipReason
+from shardwright.validation.computed import computed
 from shardwright.validation.facts import Facts, Reading, Rule
 from shardwright.validation.measurements import COLUMNS, Measurement
 from shardwright.validation.selector import cells_of
@@ -45,13 +46,15 @@ def told(row: Any, *, facts: Facts, columns: Columns) -> Told:
             return Told(skip=(rule.skip, rule.because))
         try:
             fresh = {column: value for column, value in _says(rule, cells, columns=columns) if column not in given}
+            chosen = dict(_pair(option) for option in computed(rule.options, cells).split())
         except ValueError as error:
             return Told(skip=(SkipReason.INCONSISTENT_CONFIGURATION, str(error)))
         given |= fresh
-        options = dict(_pair(option) for option in rule.options.split()) | options
+        set_here = {name: value for name, value in chosen.items() if name not in options}
+        options |= set_here
         config = {**rule.config, **config}
-        if (fresh or rule.options) and rule.because:
-            words = ", ".join([*(f"{column} {_shown(value)}" for column, value in fresh.items()), *rule.options.split()])
+        if (fresh or set_here) and rule.because:
+            words = ", ".join([*(f"{column} {_shown(value)}" for column, value in fresh.items()), *map("=".join, set_here.items())])
             assumptions.append(f"{words}: {rule.because}")
     return Told(given=given, config=config, options=options, assumptions=tuple(assumptions))
 

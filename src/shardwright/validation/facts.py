@@ -21,6 +21,7 @@ from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError, 
 
 from shardwright.errors import DataError, nearest
 from shardwright.validation.case import SkipReason
+from shardwright.validation.computed import require_computable
 from shardwright.validation.measurements import COLUMNS
 from shardwright.validation.selector import TEXT, Selector, parse_pattern, parse_selector
 from shardwright.validation.table import Columns
@@ -78,6 +79,12 @@ def _where_plan(value: Any, info: ValidationInfo) -> Selector:
     return parse_selector(value, columns=_columns(info), more=PLAN)
 
 
+def _options(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str):
+        require_computable(value, _columns(info))
+    return value
+
+
 def _pattern(value: Any) -> re.Pattern[str]:
     pattern = parse_pattern(value)
     if pattern.groups != 1:
@@ -114,8 +121,9 @@ class Rule:
 
     Args:
         fill: cells where the table has none. read: the same, from words of the row. replace: cells whatever the table says.
-        options: of the runtime that another rule gives, where that does not set them itself. config: fields of the model's Hugging Face
-            configuration.
+        options: of the runtime that another rule gives, where that does not set them itself, or of an engine: its numbers may be computed
+            from cells (`validation.computed`), and ``prefill.`` or ``decode.`` before a name says whose workers' it is.
+        config: fields of the model's Hugging Face configuration.
         skip: why these rows are not judged. because: how it is known, or the words that say why.
     """
 
@@ -124,7 +132,7 @@ class Rule:
     fill: Cells = field(default_factory=dict)
     read: Annotated[Mapping[str, Reading], BeforeValidator(_readings)] = field(default_factory=dict)
     replace: Cells = field(default_factory=dict)
-    options: str = ""
+    options: Annotated[str, BeforeValidator(_options)] = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     skip: SkipReason | None = None
     because: str = ""

@@ -123,18 +123,18 @@ def test_pieces_for_prompts() -> None:
 @pytest.mark.parametrize(
     ("text", "site", "attention", "block"),
     [
-        ("vllm-0.12", replace(B200, latent=True), "CUTLASS_MLA", 128),
-        ("vllm-0.15", replace(B200, latent=True), "FLASHINFER_MLA", 64),
-        ("vllm-0.12", replace(H200, latent=True), "FLASH_ATTN_MLA", 64),
-        ("vllm-0.12", H100, "FLASH_ATTN", 16),
-        ("vllm-0.18", B200, "FLASHINFER", 16),
+        ("vllm-0.12", replace(B200, latent=True), "cutlass_mla", 128),
+        ("vllm-0.15", replace(B200, latent=True), "flashinfer_mla", 64),
+        ("vllm-0.12", replace(H200, latent=True), "flash_attn_mla", 64),
+        ("vllm-0.12", H100, "flash_attn", 16),
+        ("vllm-0.18", B200, "flashinfer", 16),
         ("sglang-0.5.9", replace(B200, **DEEPSEEK), "trtllm_mla", 64),
         ("sglang-0.5.9", B200, "trtllm_mha", 64),
         ("sglang-0.5.6", B200, "flashinfer", 1),
         ("sglang-0.5.9", H200, "fa3", 1),
         ("sglang-0.5.9 attention=flashmla", H200, "flashmla", 64),
         ("sglang-0.5.9 attention=trtllm_mla block=32", B200, "trtllm_mla", 32),
-        ("trtllm-1.2", B200, "TRTLLM", 32),
+        ("trtllm-1.2", B200, "trtllm", 32),
     ],
 )
 def test_attention_kernels_and_their_blocks(text: str, site: Site, attention: str, block: int) -> None:
@@ -151,7 +151,7 @@ def test_attention_kernels_and_their_blocks(text: str, site: Site, attention: st
         ("vllm-0.18", replace(H200, weights="fp8", spread=True), "flashinfer-cutlass"),
         ("vllm-0.18", replace(H200, weights="fp8"), "triton"),
         ("vllm-0.18 experts=marlin", replace(H100, weights="mxfp4"), "marlin"),
-        ("trtllm-1.2", replace(B200, **DEEPSEEK), "CUTLASS"),
+        ("trtllm-1.2", replace(B200, **DEEPSEEK), "cutlass"),
     ],
 )
 def test_expert_kernels(text: str, site: Site, experts: str) -> None:

@@ -45,13 +45,13 @@ def test_every_option_of_the_vocabulary_is_somebodys() -> None:
 
 
 def test_values_are_read() -> None:
-    made = engine_called("sglang-0.5.9 token_budget=32768 memory=0.82 graph_sizes=8,1,8 conservative=3.33 prefix_cache=off kv=fp8_e4m3")
+    made = engine_called("sglang-0.5.9 token_budget=32768 memory=0.82 graph_sizes=8,1,8 conservative=3.33 prefix_cache=off kv=fp8")
     assert (made.token_budget, made.memory_fraction, made.captured) == (32768, 0.82, (1, 8))
-    assert (made.conservative, made.prefix_cache, made.kv_format) == (3.33, False, "fp8_e4m3")
+    assert (made.conservative, made.prefix_cache, made.kv_format) == (3.33, False, "fp8")
     assert made.options == (
         ("token_budget", "32768"),
         ("memory", "0.82"),
-        ("kv", "fp8_e4m3"),
+        ("kv", "fp8"),
         ("prefix_cache", "off"),
         ("conservative", "3.33"),
         ("graph_sizes", "8,1,8"),

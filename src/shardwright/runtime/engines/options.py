@@ -125,6 +125,11 @@ def words(option: str, flag: str, link: str, *, checked: bool = True, **values: 
     return Setting(option=option, flag=flag, link=link, checked=checked, words=made)
 
 
+def cache_formats(flag: str, link: str) -> Setting:
+    """An engine has `kv`: keys and values in the model's own format (auto), in 16 bits or in FP8, whatever words `flag` takes for it."""
+    return words("kv", flag, link, auto={"kv_format": "auto"}, bf16={"kv_format": "bf16"}, fp8={"kv_format": "fp8"})
+
+
 def _require(option: str, names: Iterable[str]) -> None:
     wrong = sorted({*names} - _FIELDS)
     if option not in BY_NAME or wrong:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.runtime.engines.engine import ExpertExchange
-from shardwright.runtime.engines.options import sets, switches, words
+from shardwright.runtime.engines.options import cache_formats, sets, switches, words
 from shardwright.runtime.engines.rules import Captures, Choice, Kind, Reserve, SizeRow, SumLimit
 from shardwright.units import GIB, KIB, MIB
 
@@ -86,7 +86,7 @@ SETTINGS: Final = (
     sets("context", "--context-length", _ARGUMENTS, "context_tokens"),
     sets("memory", "--mem-fraction-static", _ARGUMENTS, "memory_fraction"),
     sets("block", "--page-size", _ARGUMENTS, "block_tokens"),
-    sets("kv", "--kv-cache-dtype", _ARGUMENTS, "kv_format"),
+    cache_formats("--kv-cache-dtype", _ARGUMENTS),
     switches("prefix_cache", "--disable-radix-cache", _ARGUMENTS, "prefix_cache"),
     switches("mixed_chunk", "--enable-mixed-chunk", _ARGUMENTS, "mixes_decode"),
     sets("conservative", "--schedule-conservativeness", _ARGUMENTS, "conservative"),

@@ -10,7 +10,7 @@ from typing import Final
 
 from shardwright.runtime.engines.engine import Admission, Batching, Eviction, ExpertExchange, MemoryRule
 from shardwright.runtime.engines.facts import derive, engine, named, read, stated
-from shardwright.runtime.engines.options import sets, switches, words
+from shardwright.runtime.engines.options import cache_formats, sets, switches, words
 from shardwright.runtime.engines.rules import Captures, Choice, Kind, SumLimit
 from shardwright.units import MEGA, MIB
 
@@ -77,7 +77,7 @@ _SETTINGS: Final = (
     sets("context", "--max_seq_len", _ARGUMENTS, "context_tokens"),
     sets("memory", "kv_cache_config.free_gpu_memory_fraction", _ARGUMENTS_1_3, "memory_fraction"),
     sets("block", "kv_cache_config.tokens_per_block", _ARGUMENTS_1_3, "block_tokens"),
-    sets("kv", "kv_cache_config.dtype", _ARGUMENTS_1_3, "kv_format"),
+    cache_formats("kv_cache_config.dtype", _ARGUMENTS_1_3),
     switches("prefix_cache", "kv_cache_config.enable_block_reuse", _ARGUMENTS_1_3, "prefix_cache"),
     switches("chunked_prefill", "enable_chunked_prefill", _ARGUMENTS, "chunked_prefill"),
     words(
@@ -220,11 +220,11 @@ V1_2: Final = engine(
         note="select_alltoall_method_type: MNNVL where NVLink joins nodes, attention dp and ep > top k; else all-gather, reduce-scatter, "
         "unless DeepEP is asked for",
     ),
-    read(_ARGUMENTS_1_3, attention_kernel="TRTLLM", off="attention_choices kernel_blocks", note="attn_backend"),
+    read(_ARGUMENTS_1_3, attention_kernel="trtllm", off="attention_choices kernel_blocks", note="attn_backend"),
     read(
         _ARGUMENTS,
         expert_kernel="",
-        expert_choices=(Choice(name="CUTLASS"),),
+        expert_choices=(Choice(name="cutlass"),),
         note="MoeConfig.backend CUTLASS",
     ),
     stated(
@@ -258,9 +258,9 @@ V1_3: Final = derive(
     stated(
         _ARGUMENTS_1_3,
         expert_choices=(
-            Choice(name="TRTLLM", generation=10, weights=("nvfp4", "mxfp4"), spread=None),
-            Choice(name="DEEPGEMM", generation=10, weights=("fp8",)),
-            Choice(name="CUTLASS"),
+            Choice(name="trtllm", generation=10, weights=("nvfp4", "mxfp4"), spread=None),
+            Choice(name="deepgemm", generation=10, weights=("fp8",)),
+            Choice(name="cutlass"),
         ),
         note="MoeConfig.backend AUTO: by model and device; which one it takes is from memory",
     ),

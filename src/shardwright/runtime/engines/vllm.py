@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.runtime.engines.engine import Admission, Batching, Eviction, ExpertExchange, MemoryRule
 from shardwright.runtime.engines.facts import derive, engine, named, read, stated
-from shardwright.runtime.engines.options import sets, switches, words
+from shardwright.runtime.engines.options import cache_formats, sets, switches, words
 from shardwright.runtime.engines.rules import Captures, Choice, Kind, SizeRow, SumLimit
 from shardwright.units import MIB
 
@@ -53,9 +53,9 @@ _FUSED: Final = tuple(
 
 _RANGES: Final = ((1, 3, 1), (4, 5, 1), (8, 256, 8), (256, 0, 16))
 _ATTENTION: Final = (
-    Choice(name="FLASH_ATTN_MLA", latent=True),
-    Choice(name="FLASHINFER", generation=10, latent=False),
-    Choice(name="FLASH_ATTN", latent=False),
+    Choice(name="flash_attn_mla", latent=True),
+    Choice(name="flashinfer", generation=10, latent=False),
+    Choice(name="flash_attn", latent=False),
 )
 _MXFP4: Final = (
     Choice(name="flashinfer-mxfp4-bf16", generation=10, weights=("mxfp4",)),
@@ -76,7 +76,7 @@ _SETTINGS: Final = (
     sets("context", "--max-model-len", _ARGUMENTS, "context_tokens"),
     sets("memory", "--gpu-memory-utilization", _ARGUMENTS, "memory_fraction"),
     sets("block", "--block-size", _ARGUMENTS, "block_tokens"),
-    sets("kv", "--kv-cache-dtype", _ARGUMENTS, "kv_format"),
+    cache_formats("--kv-cache-dtype", _ARGUMENTS),
     switches("prefix_cache", "--enable-prefix-caching, --no-enable-prefix-caching", _ARGUMENTS, "prefix_cache"),
     switches("chunked_prefill", "--enable-chunked-prefill, --no-enable-chunked-prefill", _ARGUMENTS, "chunked_prefill"),
     switches("graphs", "--enforce-eager", _ARGUMENTS, "graphs"),
@@ -137,7 +137,7 @@ V0_12: Final = engine(
     read(
         f"{_V0_12}/platforms/cuda.py",
         block_tokens=16,
-        kernel_blocks=(("CUTLASS_MLA", (128,)), ("FLASHMLA", (64,)), ("FLASH_ATTN_MLA", (64,)), ("FLASHINFER_MLA", (32, 64))),
+        kernel_blocks=(("cutlass_mla", (128,)), ("flashmla", (64,)), ("flash_attn_mla", (64,)), ("flashinfer_mla", (32, 64))),
         note="16; 128 for CUTLASS_MLA, 64 elsewhere with latent attention (FlashMLA's, whichever kernel then runs)",
     ),
     read(f"{_V0_12}/config/cache.py", kv_format="auto", off="kv_from_checkpoint", note="auto = the model's dtype"),
@@ -188,7 +188,7 @@ V0_12: Final = engine(
     read(
         f"{_V0_12}/platforms/cuda.py",
         attention_kernel="",
-        attention_choices=(Choice(name="CUTLASS_MLA", generation=10, latent=True), *_ATTENTION),
+        attention_choices=(Choice(name="cutlass_mla", generation=10, latent=True), *_ATTENTION),
         note="_get_backend_priorities; a model with attention sinks, or a cache in fp8, may be refused by the first",
     ),
     read(
@@ -240,7 +240,7 @@ V0_15: Final = derive(
     ),
     read(
         f"{_V0_15}/platforms/cuda.py",
-        attention_choices=(Choice(name="FLASHINFER_MLA", generation=10, latent=True), *_ATTENTION),
+        attention_choices=(Choice(name="flashinfer_mla", generation=10, latent=True), *_ATTENTION),
         note="_get_backend_priorities",
     ),
     read(

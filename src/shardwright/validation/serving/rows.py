@@ -43,6 +43,7 @@ from shardwright.validation.measurements import Measurement
 from shardwright.validation.names import catalogued
 from shardwright.validation.serving.case import Doubt, ServingCase, ServingSkip
 from shardwright.validation.serving.measurements import COLUMNS, ServingMeasurement
+from shardwright.validation.serving.options import joined, of_all, told_workers
 from shardwright.validation.serving.workers import INCONSISTENT, row_deployment
 from shardwright.validation.words import number_format
 
@@ -74,15 +75,19 @@ def to_serving_case(row: ServingMeasurement, *, facts: Facts, engine: str = "") 
         said = told(row, facts=facts, columns=COLUMNS)
         if said.skip is not None:
             raise _Unusable(*said.skip)
-        options = " ".join(f"{name}={value}" for name, value in said.options.items())
         whole = replace(row, **said.given)
         return _case(
-            row, whole=replace(whole, options=f"{options} {whole.options}".strip()), assumptions=[*said.assumptions], otherwise=engine
+            row,
+            whole=replace(whole, options=joined(said.options, whole.options)),
+            assumptions=[*said.assumptions],
+            otherwise=engine,
         )
     except _Unusable as unusable:
         return ServingSkip(measurement=row, reason=unusable.reason, detail=unusable.detail)
     except StrategyError as error:
         return ServingSkip(measurement=row, reason=SkipReason.UNSUPPORTED_STRATEGY, detail=error.message)
+    except RuntimeModelError as error:
+        return ServingSkip(measurement=row, reason=SkipReason.UNSUPPORTED_RUNTIME, detail=error.message)
 
 
 def _case(row: ServingMeasurement, *, whole: ServingMeasurement, assumptions: list[str], otherwise: str) -> ServingCase:
@@ -91,7 +96,7 @@ def _case(row: ServingMeasurement, *, whole: ServingMeasurement, assumptions: li
     model = _model(whole)
     engine, version = _engine(whole, otherwise=otherwise, assumptions=assumptions)
     speculation = _speculation(whole, guesses=whole.guesses or engine.guesses)
-    deployment = row_deployment(whole, guesses=speculation.tokens if speculation else 0)
+    deployment = told_workers(row_deployment(whole, guesses=speculation.tokens if speculation else 0), engine=engine, options=whole.options)
     cluster = _cluster(whole, devices=deployment.devices)
     precision, known = _precision(whole, model=model, cluster=cluster, assumptions=assumptions)
     if not whole.kv_precision and not engine.kv_from_checkpoint:
@@ -158,7 +163,7 @@ def _engine(row: ServingMeasurement, *, otherwise: str, assumptions: list[str]) 
     """The engine with the options that its launch set, and what the row calls it; a version that is not described is answered for."""
     words = _NEVER_VERSIONS.sub("", row.engine or otherwise).strip().lower()
     try:
-        engine = engine_called(f"{words} {row.options}")
+        engine = engine_called(f"{words} {of_all(row.options)}")
     except RuntimeModelError as error:
         raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
     if notice(engine):
