@@ -23,6 +23,7 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.chunk_layout import ChunkLayout, layout_of
 from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.degree_rows import Rows
+from shardwright.cost.known_rows import known_table
 from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import Columns, distinct, extended, first_of_each
@@ -163,7 +164,8 @@ def _priced(problem: Problem, space: Space, facts: GridFacts, kinds: Columns, si
     rows["gather"] = np.where(rows["ulysses"] == rows["cp"], 0, rows["gather"])
     kind, place = rows.pop("kind"), np.tile(np.arange(len(sizes)), len(columns["kind"]))
     ones = np.ones_like(kind)
-    table = layer_table(problem, Rows(columns=rows | dict.fromkeys(("dp", "pp", "s_dp", "s_pp"), ones)), modules=space.modules[:1])
+    placed = Rows(columns=rows | dict.fromkeys(("dp", "pp", "s_dp", "s_pp"), ones))
+    table = known_table(layer_table, problem, placed, modules=space.modules[:1])
     found = np.full((len(table.seconds), len(kinds["tp"]), len(sizes)), np.inf)
     for block, seconds in zip(found, _both_ways(table), strict=True):
         np.minimum.at(block, (kind, place), seconds)

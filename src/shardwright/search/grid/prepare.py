@@ -25,6 +25,7 @@ from shardwright.cost.critical_path import jitter
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.distinct_rows import distinct_rows
+from shardwright.cost.known_rows import known_table
 from shardwright.cost.mesh_table import MeshTable, lies_in_units, mesh_table
 from shardwright.cost.priced import Priced
 from shardwright.cost.step_bytes import reserve_factor
@@ -109,8 +110,8 @@ def prepare(problem: Problem, members: Members) -> Prepared:
     mesh_rows, shard = _mesh_rows(problem, members)
     return Prepared(
         members=members,
-        layers=layer_table(problem, layer_rows, modules=members.space.modules),
-        meshes=mesh_table(problem, mesh_rows, shard),
+        layers=known_table(layer_table, problem, layer_rows, sets=len(members.space.modules), modules=members.space.modules),
+        meshes=known_table(mesh_table, problem, mesh_rows, shard=shard),
         layer_row=layer_row,
         mesh_row=row_of_mesh(problem, members) * len(members.space.of("shard")),
         layouts=layouts_of(problem, members),
