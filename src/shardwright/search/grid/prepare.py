@@ -61,13 +61,9 @@ class Prepared:
         """Layer rows under one set of modules."""
         return len(self.layers.logits_bytes) // len(self.members.space.modules)
 
-    def outer_of(self, place: int) -> int:
-        """The outer of a member."""
-        return int(np.searchsorted(self.members.start, place, side="right")) - 1
-
     def priced(self, place: int) -> Priced:
         """Where the numbers of a member stand."""
-        i, redo, shard = self._chosen(place)
+        i, redo, shard = self._rows_behind(place)
         return Priced(
             layers=self.layers,
             layer_row=int(self.layer_row[i]) + redo * self.layer_rows,
@@ -78,24 +74,16 @@ class Prepared:
 
     def priced_by_way(self, place: int) -> tuple[Priced, ...]:
         """The same for each way in which the groups of a device of it may lie; of `lines`."""
-        (i, redo, shard), known = self._chosen(place), self.lines
+        (i, redo, shard), known = self._rows_behind(place), self.lines
         assert known is not None
         ways, more, layout = slice(known.start[i], known.start[i + 1]), redo * known.layer_rows, self.layouts[self._pipeline(i)]
         rows = zip((known.layer_row[ways] + more).tolist(), (known.mesh_row[ways] + shard).tolist(), strict=True)
         return tuple([Priced(layers=known.layers, layer_row=one, meshes=known.meshes, mesh_row=two, layout=layout) for one, two in rows])
 
-    def _chosen(self, place: int) -> tuple[int, int, int]:
+    def _rows_behind(self, place: int) -> tuple[int, int, int]:
         """The outer of a member, which set of modules runs again, and which of the space's sharding groups it has."""
-        i, inner, choices = (
-            int(np.searchsorted(self.members.start, place, side="right")) - 1,
-            self.members.inner,
-            self.members.inner.choices,
-        )
-        rest = place - int(self.members.start[i])
-        redos = int((choices.redo_lists[inner.redo_key[i]] >= 0).sum())
-        zero = int(choices.zero_lists[inner.zero_key[i]][rest // (redos * len(choices.offload))])
-        redo = int(choices.redo_lists[inner.redo_key[i]][rest // len(choices.offload) % redos])
-        return i, int(choices.redo_modules[redo]), int(choices.zero_shard[zero])
+        chosen, choices = self.members.chosen(place), self.members.inner.choices
+        return chosen.outer, int(choices.redo_modules[chosen.redo]), int(choices.zero_shard[chosen.zero])
 
     def _pipeline(self, outer: int) -> tuple[int, int]:
         columns = self.members.outers.columns
