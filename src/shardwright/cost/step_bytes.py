@@ -19,7 +19,6 @@ from shardwright.cost.terms import gathered_elements, parameter_bytes, reserved_
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
 
-
 Items = tuple[tuple[str, IntArray], ...]
 
 

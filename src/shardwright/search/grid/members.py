@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, IntArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bound_arrays import SCHEDULE_1F1B, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED
 from shardwright.program.problem import Problem
 from shardwright.runtime.options import ordered
@@ -69,6 +69,13 @@ class Members:
     def num_members(self) -> int:
         """Legal, distinct members."""
         return int(self.start[-1])
+
+    def least_of(self, values: FloatArray) -> FloatArray:
+        """(outers,) the least of the values of its members, which lie side by side; inf of none."""
+        least, some = np.full(len(self.outers), np.inf), np.flatnonzero(np.diff(self.start))
+        if len(some):
+            least[some] = np.minimum.reduceat(values, self.start[some])
+        return least
 
     def chosen(self, place: int) -> Chosen:
         """What the member at a place has chosen."""

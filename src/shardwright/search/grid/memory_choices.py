@@ -70,9 +70,7 @@ def memory_choices(
         redo_lists=_lists([chosen for chosen, _ in redo_sets]),
     )
     stages = np.array([s for s, _ in (*zeros, *zeros)], dtype=np.int64)
-    inner = MemoryColumns(
-        choices=choices, stages=stages, num_redos=num_redos, zero_key=z.astype(np.int64), redo_key=r.astype(np.int64)
-    )
+    inner = MemoryColumns(choices=choices, stages=stages, num_redos=num_redos, zero_key=z.astype(np.int64), redo_key=r.astype(np.int64))
     return inner, np.concatenate([[0], np.cumsum(distinct)]).astype(np.int64), int(legal.sum())
 
 

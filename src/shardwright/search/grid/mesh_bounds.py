@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,8 @@ from shardwright.search.grid.space import Space, Value
 from shardwright.strategy.grid.rules import SCHEDULES, GridFacts
 
 _PLACED = ("tp", "cp", "ep", "etp", "s_tp", "s_cp")
+_LOOKED: Final = 8
+"""Rows of `_looked_at`."""
 MARGIN = 1 - 1e-8
 """B0 adds the same seconds in another order."""
 
@@ -215,8 +217,7 @@ def _by_rank(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, w
     line = np.arange(len(at)) - begin[at] + start[at]
     count, kind = work.count[rows[at]], work.kind[rows[at]]
     each = np.einsum("lrb,bks->lkrs", lines.looked, work.seconds)[line, kind]
-    ranks = each.shape[1] // 2
-    spent = (count[:, None] * each[:, :ranks] + each[:, ranks:]).max(axis=1)
+    spent = (count[:, None] * each[:, : _LOOKED // 2] + each[:, _LOOKED // 2 :]).max(axis=1)
     legal = work.legal[rows[at]] & np.where(lines.vpp[line, None] > 1, _interleaves(space, lines.pp[line, None], count), plain)
     least = np.where(legal, spent, np.inf).min(axis=1, initial=np.inf)
     found[some] = np.minimum.reduceat(least, begin[some])
@@ -233,14 +234,14 @@ class _Pipelines(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _pipelines(model: Same[Model], ranks: tuple[int, ...], chunks: tuple[Value, ...], first: int, last: int, layers: int) -> _Pipelines:
-    found = []
+    layouts: list[ChunkLayout] = []
     for pp, vpp in product(ranks, map(int, chunks)):
         if pp * vpp <= layers + 2:
             with suppress(StrategyError):
-                found.append((pp, vpp, _looked_at(layout_of(model.value, pp=pp, vpp=vpp, first=first, last=last))))
-    pp, vpp = np.array([line[:2] for line in found], dtype=np.int64).reshape(-1, 2).T
-    looked = [line[2] for line in found]
-    return _Pipelines(pp, vpp, np.stack(looked) if looked else np.zeros((0, 0, len(model.value.blocks))))
+                layouts.append(layout_of(model.value, pp=pp, vpp=vpp, first=first, last=last))
+    cuts = np.array([(layout.pp, layout.vpp) for layout in layouts], dtype=np.int64).reshape(-1, 2)
+    looked = np.array([_looked_at(layout) for layout in layouts]).reshape(len(layouts), _LOOKED, len(model.value.blocks))
+    return _Pipelines(cuts[:, 0], cuts[:, 1], looked)
 
 
 @lru_cache(maxsize=8192)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -30,6 +31,7 @@ from shardwright.cost.mesh_table import MeshTable, lies_in_units, mesh_table
 from shardwright.cost.priced import Priced
 from shardwright.cost.step_bytes import reserve_factor
 from shardwright.program.problem import Problem
+from shardwright.program.same import Same
 from shardwright.search.grid.columns import distinct
 from shardwright.search.grid.lined import LineRows, line_rows
 from shardwright.search.grid.members import Members
@@ -93,7 +95,7 @@ class Prepared:
 def prepare(problem: Problem, members: Members) -> Prepared:
     """Price what the members need, each distinct row once."""
     layer_rows, layer_row = _layer_rows(problem, members)
-    layer_rows, place = distinct_rows(problem, layer_rows)
+    layer_rows, place = known_table(distinct_rows, problem, layer_rows)
     layer_row = place[layer_row]
     mesh_rows, shard = _mesh_rows(problem, members)
     return Prepared(
@@ -249,8 +251,12 @@ def least_jitter(problem: Problem, devices: int) -> float:
 def jitters(problem: Problem, devices: IntArray) -> FloatArray:
     """The same of each of many plans, by the number of devices that it uses."""
     numbers, place = np.unique(devices, return_inverse=True)
-    each = np.array([least_jitter(problem, int(number)) for number in numbers])
-    return each[place.reshape(-1)]
+    return _jitters(Same(problem), tuple(numbers.tolist()))[place.reshape(-1)]
+
+
+@lru_cache(maxsize=64)
+def _jitters(problem: Same[Problem], devices: tuple[int, ...]) -> FloatArray:
+    return np.array([least_jitter(problem.value, number) for number in devices])
 
 
 def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:

@@ -114,9 +114,7 @@ def _by_members(problem: Problem, members: Members, layers: LayerTable, layer_ro
     numbers = facts_of(problem, devices=members.space.devices, capacity=capacity)
     seconds, _ = bound_with(problem, prepared, _free(costs_of(problem, prepared)), _at_once(numbers))
     found = np.full(len(meshes), np.inf)
-    # Members of an outer lie side by side.
-    least = np.minimum.reduceat(seconds, members.start[:-1])
-    np.minimum.at(found, outer["mesh"], np.minimum(least * MARGIN, NO_ROOM))
+    np.minimum.at(found, outer["mesh"], np.minimum(members.least_of(seconds) * MARGIN, NO_ROOM))
     return found
 
 
