@@ -127,7 +127,7 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
     for one in _alike_groups(problem, rows, network):
         own = Same(on_one_node(problem if one.within else without_fused_overlap(problem)))
         shared, where = _Shared(problem, rows.take(one.places), network), _run(one.places)
-        for index, block in enumerate(problem.model.blocks):
+        for index, block in enumerate(own.value.model.blocks):
             lowered = _lowered(own, Same(block), one.structure, modules)
             local = shared.local(lowered.tokens)
             table = block_tables(
