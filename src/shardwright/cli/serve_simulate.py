@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from shardwright.api import serving
+from shardwright.api.serving_execution import served_execution
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.files.text import to_text
 from shardwright.report.serving_face import render_serving, serving_document
+from shardwright.report.serving_proof import render_served, served_document
 from shardwright.report.serving_sources import render_sources, sources_document
 from shardwright.serving.request import ServingRequest
 from shardwright.units import format_seconds
@@ -60,6 +62,13 @@ Acceptance = Annotated[
     ),
 ]
 Skew = Annotated[float, typer.Option("--expert-skew", metavar="X", help="Tokens of the device with the busiest experts over the mean.")]
+Execute = Annotated[
+    bool,
+    typer.Option(
+        "--execute",
+        help="Also serve a small model on one worker, as the engine schedules, and compare its logits with the unsplit model's.",
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of all that is drawn: lengths and arrivals.")]
 
 
@@ -84,6 +93,7 @@ def serve_simulate(
     acceptance: Acceptance = "",
     expert_skew: Skew = 1.0,
     seed: Seed = 0,
+    execute: Execute = False,
     explain: Explain = False,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
@@ -108,10 +118,12 @@ def serve_simulate(
         expert_skew=expert_skew,
         seed=seed,
     )
-    with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING):
+    with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING) as report:
         answer = serving.serve_simulate(request)
+        proof = served_execution(request, progress=report) if execute else None
     if as_json:
-        screen.write(to_text(serving_document(answer) | ({"sources": sources_document(answer)} if explain else {})))
+        more = ({"sources": sources_document(answer)} if explain else {}) | ({"execution": served_document(proof)} if proof else {})
+        screen.write(to_text(serving_document(answer) | more))
     elif quiet:
         seen = answer.metrics
         screen.write(
@@ -121,6 +133,8 @@ def serve_simulate(
         screen.show(render_serving(answer))
         if explain:
             screen.show(render_sources(answer))
+        if proof:
+            screen.show(render_served(proof))
 
 
 main = verb(serve_simulate, name="serve-simulate")

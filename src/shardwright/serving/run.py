@@ -10,7 +10,7 @@ from shardwright.serving.problem import ServingProblem
 from shardwright.serving.requests import Requests, Served
 from shardwright.serving.scheduler import scheduler_of
 from shardwright.serving.step_prices import step_table
-from shardwright.serving.unfolded import serve_unfolded
+from shardwright.serving.loop import serve
 
 
 def simulated(problem: ServingProblem, deployment: Deployment, requests: Requests, *, blocks: tuple[int, ...]) -> Served:
@@ -23,7 +23,7 @@ def simulated(problem: ServingProblem, deployment: Deployment, requests: Request
         raise StrategyError("prefill and decode pools are not simulated yet", hint="agg")
     (pool,) = deployment.pools
     own = on_worker(problem, pool.worker)
-    return serve_unfolded(requests, step_table(own, pool.worker), fleet_of(own, pool, blocks=blocks[0]))
+    return serve(requests, step_table(own, pool.worker), fleet_of(own, pool, blocks=blocks[0]))
 
 
 def fleet_of(problem: ServingProblem, pool: Pool, *, blocks: int) -> Fleet:

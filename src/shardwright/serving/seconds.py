@@ -109,6 +109,15 @@ def whole_prompt(columns: Columns, tokens: float) -> float:
 
 
 @inner
+def at_tokens(values: FloatArray, tokens: int) -> float:
+    """A column of tokens; beyond its end as before it."""
+    last = len(values) - 1
+    if tokens <= last:
+        return float(values[tokens])
+    return float(values[last] + (values[last] - values[last - 1]) * (tokens - last))
+
+
+@inner
 def parts_of(columns: Columns, counts: FloatArray, prompts: float, windowed: float, parts: FloatArray) -> float:
     """Seconds of an iteration, and into `parts` those of its parts.
 
@@ -118,7 +127,7 @@ def parts_of(columns: Columns, counts: FloatArray, prompts: float, windowed: flo
     tokens, sequences, decoding = int(counts[T]), int(counts[S]), int(counts[D])
     scalars = columns.scalars
     replays = tokens <= scalars[LARGEST] and (counts[PROMPTS] == 0.0 or scalars[PIECEWISE] > 0.0)
-    parts[BASE] = columns.replayed[tokens] if replays else columns.launched[tokens]
+    parts[BASE] = at_tokens(columns.replayed if replays else columns.launched, tokens)
     parts[HEAD] = columns.head[sequences] if sequences > 0 else 0.0
     parts[DECODE] = columns.start[decoding] + columns.slope[decoding] * counts[K] + windowed if decoding > 0 else 0.0
     parts[PROMPT] = prompts
@@ -131,8 +140,15 @@ def parts_of(columns: Columns, counts: FloatArray, prompts: float, windowed: flo
 
 
 @allocation_free
-def iteration_seconds(state: State, columns: Columns, rank: int, slot: int, counts: FloatArray, parts: FloatArray) -> float:
-    """Seconds of the iteration that is planned in a rank's slot; `counts` and `parts` are written to."""
+def iteration_seconds(
+    state: State, columns: Columns, rank: int, slot: int, steady: IntArray, windows: IntArray, counts: FloatArray, parts: FloatArray
+) -> float:
+    """Seconds of the iteration that is planned in a rank's slot.
+
+    Args:
+        steady: (2,) requests that decode beside the entries of the batch, and the sum of their contexts; windows: (w,) the sum of what of
+            them lies in each window. counts, parts: are written to.
+    """
     counts[:] = 0.0
     prompts, windowed = 0.0, 0.0
     size = state.batch_size[rank, slot]
@@ -146,9 +162,13 @@ def iteration_seconds(state: State, columns: Columns, rank: int, slot: int, coun
         else:
             counts[PROMPTS] = 1.0
             prompts += whole_prompt(columns, float(before + tokens)) - whole_prompt(columns, float(before))
-    counts[R] = size
+    counts[R] = size + steady[0]
+    counts[T] += steady[0]
+    counts[S] += steady[0]
+    counts[D] += steady[0]
+    counts[K] += steady[1]
     for w in range(len(columns.windows)):
-        seen = 0.0
+        seen = float(windows[w])
         for entry in range(size):
             if state.batch[rank, slot, entry, DECODES]:
                 seen += min(state.batch[rank, slot, entry, BEFORE], columns.windows[w])

@@ -44,7 +44,7 @@ def serve_unfolded(
     """What becomes of requests, iteration by iteration.
 
     At one instant iterations end first, then requests arrive, then iterations begin. A worker with pipeline stages begins the next one a
-    stage's share of the last one's seconds later; an engine that plans ahead fills an iteration when the one before it begins.
+    stage's share of the last one's seconds later, and ends them in their order; an engine that plans ahead fills an iteration when the one before it begins.
 
     Args:
         timing: seconds by another law than the table's. watcher: see there.
@@ -53,6 +53,9 @@ def serve_unfolded(
     while run.advance():
         pass
     return run.served()
+
+
+_NOBODY = np.zeros(2, dtype=np.int64)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +88,7 @@ class _Run:
     where: IntArray = field(init=False)
     chances: FloatArray = field(init=False)
     known: int = field(init=False)
+    nowhere: IntArray = field(init=False)
     following: int = 0
     routed: int = 0
     now: float = 0.0
@@ -101,6 +105,7 @@ class _Run:
         )
         longest = int((self.requests.inputs + self.requests.outputs).max(initial=1))
         self.columns = columns_of(self.table, scheduler, longest=longest)
+        self.nowhere = np.zeros(len(self.columns.windows), dtype=np.int64)
         self.workers = [_Worker(slots=list(range(slots))) for _ in range(self.fleet.workers)]
         self.arrival = self.requests.arrival_s.copy()
         self.admitted, self.first, self.last = np.full((3, n), np.nan)
@@ -158,7 +163,8 @@ class _Run:
             worker.blocked = True
             return
         seconds = self._seconds(index, slot)
-        worker.under_way.append((self.now + seconds, slot))
+        before = worker.under_way[-1][0] if worker.under_way else 0.0
+        worker.under_way.append((max(before, self.now + seconds), slot))
         worker.begins = self.now + seconds / max(1, self.table.stages)
         self.iterations += 1
         self.busy += seconds
@@ -196,7 +202,7 @@ class _Run:
             if self.timing is not None:
                 seconds = self.timing(self.state, rank, slot)
             else:
-                seconds = iteration_seconds(self.state, self.columns, rank, slot, np.zeros(NUM_COUNTS), parts)
+                seconds = iteration_seconds(self.state, self.columns, rank, slot, _NOBODY, self.nowhere, np.zeros(NUM_COUNTS), parts)
             if seconds > slowest:
                 slowest, slowest_parts = seconds, parts
         self.parts = self.parts + slowest_parts

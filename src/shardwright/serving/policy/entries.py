@@ -17,8 +17,11 @@ from shardwright.serving.policy.state import (
     INPUTS,
     LIFE,
     NUM_RUNNING,
+    NUM_STARTED,
     ONLY_PROMPTS,
+    ORDER,
     OUTPUTS,
+    PLACE,
     PLACED,
     PREEMPTED,
     PROMISE,
@@ -91,6 +94,9 @@ def start(state: State, rank: int, request: int) -> None:
 def run(state: State, rank: int, request: int) -> None:
     """It is the last of the running ones."""
     state.running[rank, state.ranks[rank, NUM_RUNNING]] = request
+    state.requests[request, PLACE] = state.ranks[rank, NUM_RUNNING]
+    state.requests[request, ORDER] = state.ranks[rank, NUM_STARTED]
+    state.ranks[rank, NUM_STARTED] += 1
     state.ranks[rank, NUM_RUNNING] += 1
 
 

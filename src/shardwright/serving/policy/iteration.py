@@ -6,7 +6,7 @@ requests of its entries, one by one, and `leave` takes those that are done off t
 
 from __future__ import annotations
 
-from shardwright.compiled import allocation_free
+from shardwright.compiled import allocation_free, inner
 from shardwright.serving.policy.blocks import blocks_of, release, remember
 from shardwright.serving.policy.entries import wanted_tokens
 from shardwright.serving.policy.in_flight import plan_in_flight, whole_blocks
@@ -64,23 +64,21 @@ def never_fits(state: State, request: int) -> bool:
     """Its last token but one would need more blocks than there are, even alone."""
     inputs, answer = state.requests[request, INPUTS], wanted_tokens(state, request)
     ahead = state.settings[LOOKAHEAD] + state.settings[GUESSES] if answer > 1 else 0
+    if not state.settings[CHUNKED_PREFILL] and state.settings[BATCHING] != PREFILL_FIRST and inputs > state.settings[TOKEN_BUDGET]:
+        return True
     if state.settings[ADMISSION] == OF_WHOLE:
         return bool(whole_blocks(state, request) > state.settings[BLOCKS])
     if state.settings[ADMISSION] == OF_ESTIMATE and not state.settings[KNOWS_ENDS]:
         spare = (state.settings[BLOCKS] - 1) * state.settings[BLOCK_TOKENS]
         if inputs + min(float(answer), state.shares[CLIP]) >= spare:
             return True
-    if not state.settings[CHUNKED_PREFILL] and state.settings[BATCHING] != PREFILL_FIRST and inputs > state.settings[TOKEN_BUDGET]:
-        return True
     return bool(blocks_of(state, inputs + answer - 1 + ahead) > state.settings[BLOCKS])
 
 
 @allocation_free
 def plan(state: State, rank: int, slot: int) -> int:
     """Fill the rank's next iteration as the engine would; how many requests are in it. 0 = it has nothing to do."""
-    state.batch_size[rank, slot] = 0
-    state.ranks[rank, SLOT] = slot
-    look(state, rank)
+    begin_plan(state, rank, slot)
     if state.settings[BATCHING] == MIXED:
         plan_mixed(state, rank)
     elif state.settings[BATCHING] == PREFILL_FIRST:
@@ -88,10 +86,22 @@ def plan(state: State, rank: int, slot: int) -> int:
     else:
         plan_in_flight(state, rank)
     size = state.batch_size[rank, slot]
-    # Prompts come first where they run at all; an iteration of them, or none, is followed by a look at who came.
-    only_decode = size > 0 and state.batch[rank, slot, 0, DECODES] > 0
-    state.ranks[rank, SINCE_LOOK] += 1 if only_decode else state.settings[POLLING]
+    end_plan(state, rank, size > 0 and state.batch[rank, slot, 0, DECODES] > 0)
     return int(size)
+
+
+@inner
+def begin_plan(state: State, rank: int, slot: int) -> None:
+    """Nothing is in the slot yet, and who came is looked at, if it is time to."""
+    state.batch_size[rank, slot] = 0
+    state.ranks[rank, SLOT] = slot
+    look(state, rank)
+
+
+@inner
+def end_plan(state: State, rank: int, decodes: bool) -> None:
+    """An iteration of prompts alone, or none, is followed by a look at who came."""
+    state.ranks[rank, SINCE_LOOK] += 1 if decodes else state.settings[POLLING]
 
 
 @allocation_free

@@ -12,7 +12,8 @@ from shardwright.serving.requests import Requests
 from shardwright.serving.scheduler import Scheduler
 
 # Columns of a request. COMPUTED of its tokens are in the cache, or will be behind the iterations under way, of which PLACED give it a
-# token. HELD blocks are its own, the first SHARED keys of them nodes of the prefix cache. NEXT is the one behind it in a queue.
+# token. HELD blocks are its own, the first SHARED keys of them nodes of the prefix cache. NEXT is the one behind it in a queue. ORDER: the
+# how many-th of its rank that ran; PLACE among the running ones. JOINED, ENDS: first and last step of `steady`, NONE = it is not in it.
 (
     INPUTS,
     OUTPUTS,
@@ -29,8 +30,12 @@ from shardwright.serving.scheduler import Scheduler
     PLACED,
     PROMISE,
     ITERATIONS,
+    ORDER,
+    PLACE,
+    JOINED,
+    ENDS,
     NUM_REQUEST_COLUMNS,
-) = range(16)
+) = range(20)
 
 # Columns of a rank. VISIBLE of those that wait have been looked at. SLOT is being planned. MOST_BLOCKS in use at any time. LRU_*,
 # NODE_FREE: of its prefix cache. CHUNKED: a request whose prompt goes on; FULL: nobody can be admitted until some LEFT (prefill_first).
@@ -52,8 +57,9 @@ from shardwright.serving.scheduler import Scheduler
     LEFT,
     SINCE_LOOK,
     PROMISED,
+    NUM_STARTED,
     NUM_RANK_COLUMNS,
-) = range(17)
+) = range(18)
 
 # Settings, from `Scheduler`.
 (
@@ -149,7 +155,7 @@ def new_state(requests: Requests, scheduler: Scheduler, *, ranks: int = 1, slots
     n = len(requests.inputs)
     columns = np.zeros((n, NUM_REQUEST_COLUMNS), dtype=np.int64)
     columns[:, INPUTS], columns[:, OUTPUTS] = requests.inputs, requests.outputs
-    columns[:, (NEXT, OWN_RUN)] = NONE
+    columns[:, (NEXT, OWN_RUN, ENDS)] = NONE
     of_rank = np.zeros((ranks, NUM_RANK_COLUMNS), dtype=np.int64)
     of_rank[:, (WAITING_HEAD, WAITING_TAIL, LRU_HEAD, LRU_TAIL, NODE_FREE, CHUNKED)] = NONE
     of_rank[:, SINCE_LOOK] = scheduler.polling
