@@ -32,7 +32,7 @@ class Parties:
 
     Args:
         elements: (2, pairs, blocks) of one layer of each block, dense and of experts. counts: (parts, blocks) how often each is in each
-            part. kept: (2, pairs, parts) as they were asked for, by what is known of members.
+            part. kept: (2, pairs, parts), lanes: (2, rows, parts) as they were asked for, by what is known of members.
     """
 
     problem: Problem
@@ -40,6 +40,7 @@ class Parties:
     elements: FloatArray
     counts: IntArray
     kept: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
+    lanes: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
 
     @staticmethod
     def of(problem: Problem, sums: Sums) -> Parties:
@@ -77,6 +78,28 @@ class Parties:
                 found = found + np.stack(some, axis=1)
             self.kept[key] = found
         return self.kept[key]
+
+    def beside(self, frame: Frame, rows: BoolArray) -> FloatArray:
+        """(2, rows, parts) seconds at least in which a lane that shards exchanges its pieces: 0 where it may be the only lane of a plan.
+
+        Fewer replicas of a lane have larger pieces, so it has as many as there may be.
+        """
+        table, low = self.sums.table, frame.replicas[0]
+        most, dp = table.room, self.sums.dp[table.pairs]
+        tp, size = (int(column[rows].min(initial=column.max())) for column in (table.tp, table.size))
+        key = (low, tp, size)
+        if key not in self.lanes:
+            found = np.zeros((2, len(table), len(self.counts)))
+            several = table.sharded & (most < low)
+            least = int(dp.min(initial=1))
+            for pair in range(len(self.sums.dp)):
+                which = np.flatnonzero(several & (table.pairs == pair))
+                for kind, many in enumerate((most[which] * dp[which], most[which])):
+                    if len(which) and self.elements[kind, pair].any():
+                        every = np.full_like(many, low if kind else low * least)
+                        found[:, which] += self._exchanged(pair, many, every, stride=size if kind else tp, kind=kind)
+            self.lanes[key] = found
+        return self.lanes[key]
 
     def _of_members(self, pair: int, most: int, every: int, *, stride: int, kind: int) -> FloatArray:
         """(2, parts) the least of a party of up to `most` members, at least `every` of all: those of experts are one a replica."""

@@ -96,14 +96,21 @@ class LaneSums:
     slowdown: FloatArray
 
 
-def lane_sums(own: Problem, mesh: StageMesh, replicas: int) -> LaneSums:
-    """Those of 2 to so many replicas, side by side in nodes of the mesh's pool. Args: own: the problem of the pool's kind."""
+def lane_sums(own: Problem, mesh: StageMesh, replicas: int, *, nodes: int) -> LaneSums:
+    """Those of 2 to so many replicas, side by side in nodes of the mesh's pool.
+
+    Where there are several, groups may begin inside one: those have slower collectives, for which fewer channels run beside kernels, so
+    that no slowdown is known.
+
+    Args:
+        own: the problem of the pool's kind. nodes: of the pool.
+    """
     many = np.arange(2, replicas + 1, dtype=np.int64)
     tp = np.full_like(many, mesh.tp)
     rows = stage_rows(tp, np.ones_like(many), sp=own.runtime.sequence_parallel, dp=mesh.dp * many, ep=mesh.ep, stride=tp)
     sync = sums_table(own, rows, mesh.dp * many)
     network = network_of(own.cluster, library=own.runtime.collective_library)
-    slowdown = overlap_slowdown(own, span_of(network.tiers, axes_of("dp-cp", rows)), network)
+    slowdown = overlap_slowdown(own, span_of(network.tiers, axes_of("dp-cp", rows)), network) if nodes == 1 else np.ones(1)
     return LaneSums(sync=sync, copies=copy_seconds(own, sync), slowdown=np.broadcast_to(slowdown, many.shape))
 
 

@@ -174,7 +174,7 @@ def _pool_rows(
     base["pairs"] = np.array(pairs)
     found = [(False, plain_columns(base))] if PLAIN in stages.several else []
     room = {mesh: pool.devices // mesh.size for mesh, _ in some}
-    sums = {mesh: lane_sums(own, mesh, most) for mesh, most in room.items() if most > 1 and stages.every != (PLAIN,)}
+    sums = {mesh: lane_sums(own, mesh, most, nodes=pool.nodes) for mesh, most in room.items() if most > 1 and stages.every != (PLAIN,)}
     for one_stage, every in ((False, stages.several), (True, stages.one)):
         for zero in (zero for zero in every if zero != PLAIN):
             rows = [(mesh, row, *part) for row, (mesh, _) in enumerate(some) for part in classes_of(room[mesh], one_stage=one_stage)]

@@ -127,8 +127,11 @@ class Ground:
         """What stages of the frame take at least."""
         runtime, table = self.problem.runtime, self.table
         rows = self.rows(frame) & self.alive
-        sums = self.parties.least(frame, rows) if frame.sharded else self.sums.least(frame, rows)
-        gather, reduce = np.where(table.sharded[:, None], table.own_sums, sums[:, table.pairs])
+        if frame.sharded:
+            own = table.own_sums + self.parties.beside(frame, rows)
+            gather, reduce = np.where(table.sharded[:, None], own, self.parties.least(frame, rows)[:, table.pairs])
+        else:
+            gather, reduce = self.sums.least(frame, rows)[:, table.pairs]
         sharers = self._sharers(frame, rows)
         redone = self.redone(sharers)
         update = _updates(self.problem, table, sharers)
