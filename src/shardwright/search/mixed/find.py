@@ -294,5 +294,7 @@ def _lanes_space(problem: Problem, choices: Choices) -> str:
         return "zero1 over all replicas"
     of_all = "zero1 over all replicas of a lane that shares no more, or " if PLAIN in stages.every else ""
     several = [str(zero) for zero in stages.several if zero != PLAIN]
-    beside = f", {{{', '.join(several)}}} in pipelines of several stages" if several != [str(zero) for zero in stages.one] else ""
+    beside = ""
+    if several != [str(zero) for zero in stages.one]:
+        beside = f", {{{', '.join(several)}}} in pipelines of several stages" if several else ", in pipelines of one stage"
     return f"{of_all}zero {{{', '.join(map(str, stages.one))}}} over the two or more replicas of one shape{beside}"
