@@ -94,9 +94,8 @@ def look_at(book: Book, markets: dict[Options, Market], limit_s: float, *, known
     Args:
         known: of each market's frames, kept from limit to limit. timed: plans that take as little as others and end earlier count too.
     """
-    for options, market, whole in (
-        (options, market, whole) for options, market in markets.items() for whole in first_frames(market.ground)
-    ):
+    for options, whole in [(options, whole) for options, market in markets.items() for whole in first_frames(market.ground)]:
+        market = markets[options]
         floors = []
         for frame in composed_frames(whole):
             if book.ends():

@@ -57,7 +57,7 @@ def _look_at_equal(standing: Standing, bench: Bench, market: Market, options: Op
 def shapes_that_end(stock: Stock, asked: Equal) -> list[tuple[int, int]]:
     """(shape, microbatches of each replica) of those that do the batch by the limit, of the shapes that fill most of the cluster."""
     market, replicas = stock.markets[asked.market], asked.replicas
-    shapes, ground = market.shapes, market.ground
+    shapes = market.shapes
     each = np.where(market.batch % (replicas * shapes.mbs) == 0, market.batch // (replicas * shapes.mbs), 0)
     room = (each > 0) & (replicas * shapes.use <= market.devices).all(axis=1) & (asked.whole.microbatches >= each)
     room &= (shapes.sharded == asked.whole.frame.sharded) & (shapes.least <= replicas) & (replicas <= shapes.most)

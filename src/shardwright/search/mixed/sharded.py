@@ -1,4 +1,4 @@
-"""Rows of lanes that shard gradients (ZeRO-2) or parameters too (ZeRO-3) among their own replicas: what a stage takes by how many there are.
+"""Rows of lanes that shard gradients (ZeRO-2), or parameters too (ZeRO-3), among their own replicas, by how many these are.
 
 A lane gathers and reduces in each microbatch, beside its kernels, so all that a stage takes depends on its replicas. Rows have classes of
 them; inside one each number is the least of any.
@@ -85,10 +85,11 @@ class Blocks:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LaneSums:
-    """Collectives of a lane of one mesh, k = replicas from 2 on; (blocks, k) seconds of one layer of each block.
+    """Collectives of a lane of one mesh, k = replicas from 2 on.
 
     Args:
-        elements: (blocks, k) that ZeRO-3 gathers before a forward. again: before a backward. slowdown: (k,) of kernels beside them.
+        sync: (blocks, k) seconds of one layer of each block. copies: (blocks, k) around its gathers and its reduction, as
+            `sharded.copy_seconds`. slowdown: (k,) of kernels beside them.
     """
 
     sync: SyncTable
@@ -197,7 +198,7 @@ def _own_sums(own: Problem, counts: IntArray, sums: LaneSums, among: tuple[int, 
 
 
 def _gathered(own: Problem, counts: IntArray, sums: LaneSums) -> FloatArray:
-    """(2, parts) elements that ZeRO-3 makes whole: of embeddings and heads for the step, and the largest block that is gathered by itself."""
+    """(2, parts) elements that ZeRO-3 makes whole: embeddings and heads for the step, and the largest block gathered by itself."""
     unit = np.array([is_unit(block) for block in own.model.blocks], dtype=np.bool_)
     block = sums.sync.gathered[:, 0].astype(np.float64)
     return np.stack([counts @ (block * ~unit), ((counts > 0) * (block * unit)).max(axis=1)])

@@ -30,9 +30,9 @@ class Terms(NamedTuple):
     stages.
 
     seconds: (r, p, 2). extra: (s, roles, f, n) seconds that recompute adds to a backward so that the stage fits; inf = it does not.
-    whole: (r less s,) the same of the only stage of a pipeline. send: (s, s, 2). gather, reduce, update: (r, p) seconds of one of each part. layers: units of them in the
-    model. blocks: (p,) of one of each part. blocking: sends hold up their
-    sender. gathers_first: parameters are gathered at the step's start. reduces_last: gradients wait for the last backward.
+    whole: (r less s,) the same of the only stage of a pipeline. send: (s, s, 2). gather, reduce, update: (r, p) seconds of one of each
+    part. layers: units of them in the model. blocks: (p,) of one of each part. blocking: sends hold up their sender. gathers_first:
+    parameters are gathered at the step's start. reduces_last: gradients wait for the last backward.
     """
 
     seconds: FloatArray
