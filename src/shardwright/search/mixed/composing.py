@@ -189,7 +189,7 @@ def _begun(bench: Bench, options: Options, asked: First, limit_s: float, values:
         assert values is not None
         look = Look(market=asked.market, turn=turn, frame=frame, limit_s=limit_s, step=RISE, left=LEVELS, values=values)
         waiting.append((look.rank, look))
-    share = OTHERS if asked.frame.sharded and len(first_frames(market.ground)) > 1 else 1
+    share = OTHERS if asked.frame.sharded and not first_frames(market.ground)[0].sharded else 1
     return Composing(market=market, options=options, waiting=waiting, share=share)
 
 
@@ -201,15 +201,17 @@ def composed_frames(whole: Frame) -> list[Frame]:
 
 
 def whole_frames(market: Market) -> tuple[Frame, ...]:
-    """The frames of all plans: of some of the pools those alone in which no lane shards, unless all do."""
-    frames = first_frames(market.ground)
+    """The frames of plans that are composed: of some of the pools those alone in which no lane shards, unless all do. Plans of one lane are
+    looked at one by one.
+    """
+    frames = tuple(frame for frame in first_frames(market.ground) if not frame.alone)
     return frames if market.is_whole else frames[:1]
 
 
-def whole_frame(market: Market, *, sharded: bool = False) -> Frame:
+def whole_frame(market: Market, *, sharded: bool = False, alone: bool = False) -> Frame:
     """The frame of any number of replicas."""
     ground = market.ground
-    return Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes), sharded=sharded)
+    return Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes), sharded=sharded, alone=alone)
 
 
 def first_limit(market: Market, frame: Frame, *, most: float) -> tuple[float, Values | None]:

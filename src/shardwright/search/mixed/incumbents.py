@@ -114,7 +114,7 @@ class Standing:
         total = sum(replicas for _, replicas, _ in lanes)
         tp = min(int(market.shapes.tp[shape]) for shape, _, _ in lanes)
         sharded = any(bool(market.shapes.sharded[shape]) for shape, _, _ in lanes)
-        frame = Frame(replicas=(total, total), tp=tp, nodes=(0.0, market.ground.nodes), sharded=sharded)
+        frame = Frame(replicas=(total, total), tp=tp, nodes=(0.0, market.ground.nodes), sharded=sharded, alone=sharded and len(lanes) == 1)
         cut = cut_lanes(market.ground, market.terms(frame), market, lanes, limit_s=limit_s * LOOSE)
         if cut is None:
             self.looked_at += 1

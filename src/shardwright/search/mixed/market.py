@@ -98,7 +98,9 @@ class Market:
         shapes = self.shapes
         within = shapes.tp >= frame.tp
         if shapes.sharded.any():
-            within &= (frame.sharded & (shapes.least <= frame.replicas[1])) | ~shapes.sharded
+            low, high = frame.replicas
+            lanes = frame.sharded & shapes.sharded & (shapes.least <= high)
+            within &= lanes & (shapes.most >= low) if frame.alone else lanes | ~shapes.sharded
         return within
 
     def refine(self, values: Values, which: IntArray, *, above: IntArray | None = None) -> None:
@@ -277,4 +279,5 @@ def prices_of(dual: Dual) -> Prices:
 def _inside(frame: Frame, around: Frame) -> bool:
     """Every plan of a frame is one of the other."""
     within = (around.replicas, frame.replicas), (around.nodes, frame.nodes)
-    return frame.sharded == around.sharded and frame.tp >= around.tp and all(a[0] <= f[0] and f[1] <= a[1] for a, f in within)
+    alike = (frame.sharded, frame.alone) == (around.sharded, around.alone)
+    return alike and frame.tp >= around.tp and all(a[0] <= f[0] and f[1] <= a[1] for a, f in within)

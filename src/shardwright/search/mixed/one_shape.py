@@ -42,7 +42,7 @@ def look_at_one_shape(standing: Standing, bench: Bench, market: Market, options:
     # Lanes of one stage that shard are grids of a pool.
     several = bool((shapes.sharded & (shapes.stages.sum(axis=1) > 1)).any())
     for sharded in (*((False,) if not shapes.sharded.all() else ()), *((True,) if several else ())):
-        _look_at_equal(standing, bench, market, options, market.values(whole_frame(market, sharded=sharded), limit), place)
+        _look_at_equal(standing, bench, market, options, market.values(whole_frame(market, sharded=sharded, alone=sharded), limit), place)
 
 
 def _look_at_equal(standing: Standing, bench: Bench, market: Market, options: Options, whole: Values, place: int) -> None:

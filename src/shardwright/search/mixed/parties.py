@@ -80,23 +80,22 @@ class Parties:
         return self.kept[key]
 
     def beside(self, frame: Frame, rows: BoolArray) -> FloatArray:
-        """(2, rows, parts) seconds at least in which a lane that shards exchanges its pieces: 0 where it may be the only lane of a plan.
+        """(2, rows, parts) seconds at least in which a lane that shards exchanges its pieces with those of others.
 
-        Fewer replicas of a lane have larger pieces, so it has as many as there may be.
+        Fewer replicas of a lane have larger pieces, so it has as many as there may be beside another.
         """
-        table, low = self.sums.table, frame.replicas[0]
-        most, dp = table.room, self.sums.dp[table.pairs]
+        table, (low, high) = self.sums.table, frame.replicas
+        most, dp = np.minimum(table.room, max(high - 1, FEWEST)), self.sums.dp[table.pairs]
         tp, size = (int(column[rows].min(initial=column.max())) for column in (table.tp, table.size))
-        key = (low, tp, size)
+        key = (low, high, tp, size)
         if key not in self.lanes:
             found = np.zeros((2, len(table), len(self.counts)))
-            several = table.sharded & (most < low)
-            least = int(dp.min(initial=1))
+            least = int(self.sums.dp.min())
             for pair in range(len(self.sums.dp)):
-                which = np.flatnonzero(several & (table.pairs == pair))
+                which = np.flatnonzero(table.sharded & (table.pairs == pair))
                 for kind, many in enumerate((most[which] * dp[which], most[which])):
                     if len(which) and self.elements[kind, pair].any():
-                        every = np.full_like(many, low if kind else low * least)
+                        every = np.full_like(many, max(low, FEWEST + 1) * (1 if kind else least))
                         found[:, which] += self._exchanged(pair, many, every, stride=size if kind else tp, kind=kind)
             self.lanes[key] = found
         return self.lanes[key]

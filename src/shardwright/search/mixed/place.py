@@ -85,9 +85,8 @@ def frame_of(table: StageTable, plan: MixedPlan) -> Frame:
     """The least frame that a plan is in."""
     tp = min(int(table.tp[row]) for lane in plan.lanes for row in lane.rows)
     nodes = sum(used / pool.node for used, pool in zip(devices_of(table, plan), table.pools, strict=True))
-    return Frame(
-        replicas=(plan.replicas, plan.replicas), tp=tp, nodes=(nodes, nodes), sharded=any(zero_of(table, lane) > 1 for lane in plan.lanes)
-    )
+    sharded, many = any(zero_of(table, lane) > 1 for lane in plan.lanes), (plan.replicas, plan.replicas)
+    return Frame(replicas=many, tp=tp, nodes=(nodes, nodes), sharded=sharded, alone=sharded and len(plan.lanes) == 1)
 
 
 def zero_of(table: StageTable, lane: MixedLane) -> int:

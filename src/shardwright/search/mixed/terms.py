@@ -118,16 +118,20 @@ class Ground:
         return jitter_of_nodes(self.problem, frame.nodes[0]) * (1 - 1e-6)
 
     def rows(self, frame: Frame) -> BoolArray:
-        """(rows,) those that stages of the frame may have: of lanes that shard, where the frame has any and enough replicas."""
-        table = self.table
-        shards = table.sharded & frame.sharded & (table.least <= frame.replicas[1])
-        return np.asarray((table.tp >= frame.tp) & (shards | (table.zero == PLAIN)))
+        """(rows,) those that stages of the frame may have: of lanes that shard, where the frame has any and enough replicas; all of them,
+        where there is one lane.
+        """
+        table, (low, high) = self.table, frame.replicas
+        shards = table.sharded & frame.sharded & (table.least <= high)
+        return np.asarray((table.tp >= frame.tp) & (shards & (table.most >= low) if frame.alone else shards | (table.zero == PLAIN)))
 
     def terms(self, frame: Frame) -> Terms:
         """What stages of the frame take at least."""
         runtime, table = self.problem.runtime, self.table
         rows = self.rows(frame) & self.alive
-        if frame.sharded:
+        if frame.alone:
+            gather, reduce = table.own_sums
+        elif frame.sharded:
             own = table.own_sums + self.parties.beside(frame, rows)
             gather, reduce = np.where(table.sharded[:, None], own, self.parties.least(frame, rows)[:, table.pairs])
         else:
@@ -170,10 +174,11 @@ def _updates(problem: Problem, table: StageTable, sharers: Sharers) -> FloatArra
 
 
 def first_frames(ground: Ground) -> tuple[Frame, ...]:
-    """The frame of all plans in which no lane shards, and that of all others; what has no rows is left out."""
+    """The frames of all plans in which no lane shards, of others with several lanes, and with one; what has no rows is left out."""
     whole = Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes))
     shards = ground.table.sharded
-    return (*((whole,) if not shards.all() else ()), *((replace(whole, sharded=True),) if shards.any() else ()))
+    others = (replace(whole, sharded=True), replace(whole, sharded=True, alone=True))
+    return (*((whole,) if not shards.all() else ()), *(others if shards.any() else ()))
 
 
 def split(frame: Frame) -> tuple[Frame, ...]:
