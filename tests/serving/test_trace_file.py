@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.errors import DataError
 from shardwright.serving import trace_file
-from shardwright.serving.trace_file import parse_request_trace, read_request_trace
+from shardwright.serving.trace_file import parse_trace, read_trace
 from tests.sources import SHARED
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
@@ -19,7 +19,7 @@ MOONCAKE = (
 
 
 def test_azure() -> None:
-    trace = parse_request_trace(AZURE.encode(), source="conv.csv")
+    trace = parse_trace(AZURE.encode(), source="conv.csv")
     assert trace.arrival_s.tolist() == pytest.approx([0.0, 4.314579])
     assert trace.inputs.tolist() == [374, 396]
     assert trace.outputs.tolist() == [44, 109]
@@ -27,13 +27,13 @@ def test_azure() -> None:
 
 
 def test_own() -> None:
-    trace = parse_request_trace(OWN.encode(), source="own.csv")
+    trace = parse_trace(OWN.encode(), source="own.csv")
     assert trace.arrival_s.tolist() == [0.0, 0.052]
     assert trace.inputs.tolist() == [4808, 3180]
 
 
 def test_mooncake() -> None:
-    trace = parse_request_trace(MOONCAKE.encode(), source="mooncake.jsonl")
+    trace = parse_trace(MOONCAKE.encode(), source="mooncake.jsonl")
     assert trace.arrival_s.tolist() == [0.0, 3.0]
     assert trace.blocks == ((46, 47, 48), (46, 49))
     assert trace.block_tokens == 512
@@ -66,27 +66,27 @@ def test_mooncake() -> None:
 )
 def test_wrong_lines_are_named(text: str, message: str) -> None:
     with pytest.raises(DataError, match=message.replace("[", r"\[")) as raised:
-        parse_request_trace(text.encode(), source="t")
+        parse_trace(text.encode(), source="t")
     assert raised.value.hint
     assert raised.value.exit_code == 7
 
 
 def test_not_utf8() -> None:
     with pytest.raises(DataError, match="line 2: not UTF-8"):
-        parse_request_trace(b"arrival_s,input_tokens,output_tokens\n\xff,1,1\n", source="t")
+        parse_trace(b"arrival_s,input_tokens,output_tokens\n\xff,1,1\n", source="t")
 
 
 def test_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(trace_file, "MAX_REQUESTS", 1)
     with pytest.raises(DataError, match="line 3: more than 1 requests"):
-        parse_request_trace(OWN.encode(), source="t")
+        parse_trace(OWN.encode(), source="t")
     monkeypatch.setattr(trace_file, "MAX_FILE_BYTES", 5)
     path = tmp_path / "t.csv"
     path.write_text(OWN)
     with pytest.raises(DataError, match=r"t.csv has \d+ bytes"):
-        read_request_trace(path)
+        read_trace(path)
     with pytest.raises(DataError, match="cannot be read"):
-        read_request_trace(tmp_path / "none.csv")
+        read_trace(tmp_path / "none.csv")
 
 
 @pytest.mark.parametrize(("name", "requests"), [("azure_llm_2023_code.csv", 8819), ("azure_llm_2023_conv.csv", 19366)])
@@ -96,6 +96,6 @@ def test_real_lengths(name: str, requests: int) -> None:
     if not path.exists():
         pytest.skip(f"{name} is not here")
     text = path.read_text().replace("t_s,input_tokens", "arrival_s,input_tokens", 1)
-    trace = parse_request_trace(text.encode(), source=name)
+    trace = parse_trace(text.encode(), source=name)
     assert len(trace.inputs) == requests
     assert np.all(np.diff(trace.arrival_s) >= 0)

@@ -119,6 +119,7 @@ class NumberFormat(StrEnum):
     FP8 = "fp8"
     INT8 = "int8"
     INT4 = "int4"
+    INT4_GROUP_32 = "int4-group32"
     MXFP4 = "mxfp4"
     NVFP4 = "nvfp4"
 
@@ -127,7 +128,8 @@ class NumberFormat(StrEnum):
         """Bytes an element, its share of the scales among them.
 
         MXFP4: 4 bits and an 8-bit scale for 32; NVFP4: 4 bits and an 8-bit scale for 16; INT4: 4 bits and a 16-bit scale for 128 (AWQ,
-        GPTQ), so 0.531, 0.5625 and 0.516. FP8 and INT8: scales of 128 x 128 blocks or of channels, left out.
+        GPTQ), so 0.531, 0.5625 and 0.516; for 32 (Kimi K2 Thinking, K2.5) 0.5625. FP8 and INT8: scales of 128 x 128
+        blocks or of channels, left out.
         """
         return _BYTES[self]
 
@@ -139,6 +141,7 @@ _BYTES = {
     NumberFormat.FP8: 1.0,
     NumberFormat.INT8: 1.0,
     NumberFormat.INT4: 0.5 + 2 / 128,
+    NumberFormat.INT4_GROUP_32: 0.5 + 2 / 32,
     NumberFormat.MXFP4: 0.5 + 1 / 32,
     NumberFormat.NVFP4: 0.5 + 1 / 16,
 }
@@ -159,11 +162,12 @@ class Precision:
     """Formats by class of operators, and of keys and values.
 
     Args:
-        attention: projections around the core. mlp: dense feed-forward and shared experts. experts: routed ones. head: logits; the
-            embedding is stored alike. kv: what is cached.
+        attention: projections around the core. output: the last of them, behind the core, where it differs; None = as `attention`. mlp:
+            dense feed-forward and shared experts. experts: routed ones. head: logits; the embedding is stored alike. kv: what is cached.
     """
 
     attention: OperatorPrecision = OperatorPrecision()
+    output: OperatorPrecision | None = None
     mlp: OperatorPrecision = OperatorPrecision()
     experts: OperatorPrecision = OperatorPrecision()
     head: OperatorPrecision = OperatorPrecision()

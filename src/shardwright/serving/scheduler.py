@@ -91,10 +91,9 @@ class Scheduler:
         """
         if self.estimate is None:
             return np.array([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
-        first = min(1.0, self.estimate.first * self.estimate.conservative)
-        least = min(1.0, self.estimate.least * self.estimate.conservative)
-        fall = (first - least) / self.estimate.steps
-        return np.array([first, least, fall, self.estimate.retract_steps, self.estimate.clip, self.estimate.kept_tokens], dtype=np.float64)
+        of = self.estimate
+        fall = (of.first - of.least) / of.steps
+        return np.array([of.first, of.least, fall, of.retract_steps, of.clip, of.kept_tokens], dtype=np.float64)
 
 
 BATCHINGS = (Batching.MIXED, Batching.PREFILL_FIRST, Batching.IN_FLIGHT)

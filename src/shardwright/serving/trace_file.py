@@ -52,7 +52,7 @@ class _Found:
     num_blocks: int = 0
 
 
-def read_request_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> Trace:
     """The trace in a file of at most `MAX_FILE_BYTES` bytes."""
     try:
         size = path.stat().st_size
@@ -61,10 +61,10 @@ def read_request_trace(path: Path) -> Trace:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}", hint="name a file of requests") from None
-    return parse_request_trace(content, source=path.name)
+    return parse_trace(content, source=path.name)
 
 
-def parse_request_trace(content: bytes, *, source: str) -> Trace:
+def parse_trace(content: bytes, *, source: str) -> Trace:
     """The trace in a file's `content`; `source` names it in errors and in the result.
 
     Errors: DataError, with the number of the line and what is expected there.
@@ -208,4 +208,4 @@ def _refuse(source: str, number: int, message: str, hint: str) -> NoReturn:
     raise DataError(f"{source}, line {number}: {message}", hint=hint)
 
 
-__all__ = ["MOONCAKE_BLOCK", "parse_request_trace", "read_request_trace"]
+__all__ = ["MOONCAKE_BLOCK", "parse_trace", "read_trace"]

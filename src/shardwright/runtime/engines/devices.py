@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shardwright.runtime.engines.engine import Engine, ExpertExchange
-from shardwright.runtime.engines.rules import Kind, choice, largest_of, reserved_bytes, share, size_row
+from shardwright.runtime.engines.rules import Choice, Estimate, Kind, choice, largest_of, reserved_bytes, share, size_row
 
 HOPPER = 9
 BLACKWELL = 10
@@ -18,8 +18,8 @@ class Site:
     Args:
         memory_bytes: of the device, all of it, as its driver reports. generation: major number of its compute capability (9 Hopper, 10
             Blackwell). tp, pp: degrees of a worker. dpa: its ranks with attention of their own. guesses: tokens guessed ahead. latent: the
-            model's attention is latent. architecture: its name in a Hugging Face config. weights: number format of its products (bf16, fp8,
-            nvfp4, mxfp4, int4).
+            model's attention is latent. spread: its experts are spread over devices. rack: NVLink joins the worker's nodes.
+            architecture: the model's name in a Hugging Face config. weights: number format of its products (bf16, fp8, nvfp4, mxfp4, int4).
     """
 
     memory_bytes: float
@@ -29,6 +29,8 @@ class Site:
     dpa: int = 1
     guesses: int = 0
     latent: bool = False
+    spread: bool = False
+    rack: bool = False
     architecture: str = ""
     weights: str = ""
 
@@ -41,8 +43,11 @@ def on_device(engine: Engine, site: Site) -> Engine:
     """
     row = size_row(engine.sizes, memory_bytes=site.memory_bytes, generation=site.generation)
     budget = engine.token_budget or (row.token_budget if row else 0)
-    sequences = engine.max_sequences or (row.max_sequences if row else 0)
-    largest = _largest(engine, site, row_largest=largest_of(row, tp=site.tp), sequences=sequences, budget=budget)
+    guessing = engine.guessing_sequences if site.guesses else 0
+    sequences = engine.max_sequences or guessing or (row.max_sequences if row else 0)
+    # An engine whose ranks share a budget counts them all in its tp.
+    tp = site.tp * (site.dpa if engine.shared_budget else 1)
+    largest = _largest(engine, site, row_largest=largest_of(row, tp=tp), sequences=sequences, budget=budget)
     pieces = _pieces(engine, site, chunk=budget)
     ranks = site.dpa if engine.shared_budget else 1
     attention = engine.attention_kernel or _kernel(engine.attention_choices, site)
@@ -55,6 +60,9 @@ def on_device(engine: Engine, site: Site) -> Engine:
         largest_captured=largest,
         piecewise=_is_piecewise(engine, site),
         piecewise_tokens=pieces[-1] if pieces else 0,
+        estimate=_estimate(engine, site),
+        exchange=_exchange(engine, site),
+        polling=1 if site.dpa > 1 else engine.polling,
         asynchronous=engine.asynchronous and (engine.asynchronous_guesses or site.guesses == 0),
         fused_all_reduce=_is_fused(engine, site),
         custom_all_reduce_bytes=engine.custom_all_reduce_bytes or _own_sum_bytes(engine, site),
@@ -74,14 +82,25 @@ def piecewise_sizes(engine: Engine, site: Site) -> tuple[int, ...]:
     return _pieces(engine, site, chunk=engine.token_budget or (row.token_budget if row else 0))
 
 
-def _kernel(choices: tuple[object, ...], site: Site) -> str:
+def _kernel(choices: tuple[Choice, ...], site: Site) -> str:
     return choice(
-        choices,  # type: ignore[arg-type]
+        choices,
         generation=site.generation,
         latent=site.latent,
+        spread=site.spread,
         weights=site.weights,
         architecture=site.architecture,
     )
+
+
+def _estimate(engine: Engine, site: Site) -> Estimate | None:
+    """What running requests are expected to need, with the factors that hold here."""
+    rule = engine.estimate
+    return rule and rule.times(engine.conservative * (rule.shared if site.dpa > 1 else 1.0))
+
+
+def _exchange(engine: Engine, site: Site) -> ExpertExchange:
+    return engine.rack_exchange if site.rack and "exchange" not in dict(engine.options) else engine.exchange
 
 
 def _block(engine: Engine, attention: str) -> int:
@@ -121,6 +140,8 @@ def _pieces(engine: Engine, site: Site, *, chunk: int) -> tuple[int, ...]:
     """Sizes, in tokens, of graphs that are captured in pieces for prompts, where they have sizes of their own."""
     if engine.piecewise_captures is None or not _is_piecewise(engine, site):
         return ()
+    if engine.piecewise_captured:
+        return engine.piecewise_captured
     latent = engine.piecewise_latent_tokens if site.latent else 0
     return engine.piecewise_captures.sizes(engine.piecewise_tokens or latent or chunk)
 
@@ -151,5 +172,9 @@ def _is_fused(engine: Engine, site: Site) -> bool:
 def _own_sum_bytes(engine: Engine, site: Site) -> int:
     """The largest buffer that one- and two-shot sums of `site.tp` ranks take."""
     own = (Kind.ONE_SHOT, Kind.TWO_SHOT)
-    limits = [one for one in engine.sums if one.kind in own and one.ranks in (0, site.tp) and one.generation in (0, site.generation)]
+    limits = [
+        one
+        for one in engine.sums
+        if one.kind in own and not one.fused and one.ranks in (0, site.tp) and one.generation in (0, site.generation)
+    ]
     return max((one.most_bytes for one in limits), default=0)

@@ -104,37 +104,41 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A serving engine's version, as it starts where nothing is set; `rules.on_device` says what it does on a device.
+    """A serving engine's version, as it starts where nothing is set; `devices.on_device` says what it does on a device.
 
     Args:
         batching, admission, eviction: see there. token_budget: most tokens of an iteration (of a chunk of prompts, where they run alone);
-            0 = by the device's memory (`sizes`). max_sequences: most requests that run at once; 0 = by the device. prompt_tokens: most
-            tokens of prompts in an iteration, beyond a first one; 0 = no such limit. context_tokens: longest prompt and answer together
-            that is accepted; 0 = the model's.
+            0 = by the device's memory (`sizes`). max_sequences: most requests that run at once; 0 = by the device. guessing_sequences: most
+            where tokens are guessed ahead and none is set, 0 = as many. prompt_tokens: most tokens of prompts in an iteration, beyond a
+            first one; 0 = no such limit. context_tokens: longest prompt and answer together that is accepted; 0 = the model's.
         sizes: what is set by the device's memory. shared_budget: token_budget and max_sequences are those of all ranks with attention of
-            their own together. chunked_prefill: a prompt may be cut over iterations. mixes_decode: PREFILL_FIRST runs
-            decode beside a chunk. estimate: of what running requests will need (ESTIMATED); None = not made. knows_ends: where answers
-            have a fixed length and prefixes are not shared, admission follows what is freed at each end instead.
+            their own together. chunked_prefill: a prompt may be cut over iterations. mixes_decode: PREFILL_FIRST runs decode beside a
+            chunk. estimate: of what running requests will need (ESTIMATED); None = not made. conservative: factor on it. knows_ends: where
+            answers have a fixed length and prefixes are not shared, admission follows what is freed at each end instead.
+        wait_iterations, wait_share: prompts wait until they fill that share of the budget, at most so many iterations; 0 = they do not.
+            balance_iterations: with attention dp, prompts wait until every rank has one, at most so many iterations; 0 = they do not.
         block_tokens: of a block of the cache. prefix_cache: blocks of equal prefixes are kept and shared. kv_format: of keys and values;
             auto = the model's activations', or what its checkpoint says if `kv_from_checkpoint`.
         memory_rule: see there. memory_fraction: that share; 0 = by `reserve`. graphs_in_share: graphs are measured and taken off too.
             reserve: what is kept free of weights and cache.
-        captured: batch sizes that captured graphs replay, rising; empty = by `captures`. captured_requests: they count requests, each with
-            all its guesses, not tokens. captures: how sizes are laid. graphs: whether decode is captured at all. pads: a batch is padded
-            to the next size; False = only batches of just that size replay. largest_captured: 0 = by the device, or by `captures`.
-            piecewise: graphs between the attention cores replay iterations with prompts in them too; piecewise_captures: their own sizes,
-            in tokens, where they have any; piecewise_tokens: their largest, 0 = that of decode, or the chunk where they have their own;
-            piecewise_latent_tokens: that of models with latent attention. piecewise_alone: not with guesses, ranks with attention of their
-            own, stages or an exchange between experts, whatever is set.
+        graphs: whether decode is captured at all. full_graphs: with its attention cores; else pieces between them. captured: batch sizes
+            that graphs replay, rising; empty = by `captures`. captured_requests: they count requests, each with all its guesses, not
+            tokens. captures: how sizes are laid. pads: a batch is padded to the next size; False = only batches of just that size replay.
+            largest_captured: 0 = by the device, or by `captures`.
+        piecewise: graphs between the attention cores replay iterations with prompts in them too. piecewise_captures: their own sizes, in
+            tokens, where they have any; piecewise_captured: those that are set. piecewise_tokens: their largest, 0 = that of decode, or the
+            chunk where they have their own; piecewise_latent_tokens: that of models with latent attention. piecewise_alone: not with
+            guesses, ranks with attention of their own, stages or an exchange between experts, whatever is set.
         asynchronous: the host prepares the next iteration while the device runs; asynchronous_guesses: with speculative decoding too.
             polling: iterations of decode between two looks at new requests, 1 = every one; those with prompts always look.
             stream_interval: tokens between two answers to the client.
-        sums: how ranks add up, the first that fits first. fused_all_reduce: the sum, the residual and the norm behind it are one kernel,
-            where `sums` has FUSED; fused_tokens: most tokens of such a sum, 0 = no limit but its bytes; fused_architectures: models whose
-            code has it, empty = all; fused_generations: devices, empty = all; never for ranks with attention of their own.
-            custom_all_reduce_bytes: largest buffer that the engine's own one- and two-shot sums take, 0 = by `sums`. multimem: sums inside the switch.
-        attention_dp: ranks may have attention of their own. expert_parallel: experts may be spread. exchange: see there.
-        attention_kernel, expert_kernel: names of the backends, empty = by the device (`attention_choices`, `expert_choices`).
+        sums: how ranks add up, the first that takes a sum first. fused_all_reduce: those of `sums` that are fused are on;
+            fused_architectures: for models whose code has it, empty = all; fused_generations: on devices, empty = all; never for ranks with
+            attention of their own. custom_all_reduce_bytes: largest buffer that the engine's own one- and two-shot sums take, 0 = by
+            `sums`. multimem: those of `sums` that the switch adds are on. symmetric: the library's sums run on symmetric buffers.
+        attention_dp: ranks may have attention of their own. expert_parallel: experts may be spread. exchange: see there; rack_exchange:
+            where NVLink joins nodes and nothing is set.
+        attention_kernel, expert_kernel: names of the backends in small letters, empty = by the device (`attention_choices`, `expert_choices`).
             kernel_blocks: blocks of the cache that an attention kernel takes; another `block_tokens` becomes the last of them.
         absorbed_prefill: latent attention is absorbed in prompts too. expanded_tokens: of cached context, expanded at once to keys and
             values of all heads; 0 = all. absorbed_below: cached tokens under which a prompt's next chunk is absorbed instead.
@@ -152,6 +156,7 @@ class Engine:
     eviction: Eviction
     token_budget: int = 0
     max_sequences: int = 0
+    guessing_sequences: int = 0
     prompt_tokens: int = 0
     context_tokens: int = 0
     sizes: tuple[SizeRow, ...] = ()
@@ -159,7 +164,11 @@ class Engine:
     chunked_prefill: bool
     mixes_decode: bool = False
     estimate: Estimate | None = None
+    conservative: float = 1.0
     knows_ends: bool = False
+    wait_iterations: int = 0
+    wait_share: float = 0.0
+    balance_iterations: int = 0
     block_tokens: int
     prefix_cache: bool
     kv_format: str = "auto"
@@ -169,6 +178,7 @@ class Engine:
     graphs_in_share: bool = False
     reserve: Reserve | None = None
     graphs: bool = True
+    full_graphs: bool = True
     captured: tuple[int, ...] = ()
     captured_requests: bool = False
     captures: Captures
@@ -176,6 +186,7 @@ class Engine:
     largest_captured: int = 0
     piecewise: bool = False
     piecewise_captures: Captures | None = None
+    piecewise_captured: tuple[int, ...] = ()
     piecewise_tokens: int = 0
     piecewise_latent_tokens: int = 0
     piecewise_alone: bool = False
@@ -185,14 +196,15 @@ class Engine:
     stream_interval: int = 1
     sums: tuple[SumLimit, ...] = ()
     fused_all_reduce: bool = False
-    fused_tokens: int = 0
     fused_architectures: tuple[str, ...] = ()
     fused_generations: tuple[int, ...] = ()
     custom_all_reduce_bytes: int = 0
     multimem: bool = False
+    symmetric: bool = False
     attention_dp: bool = False
     expert_parallel: bool = False
     exchange: ExpertExchange = ExpertExchange.GATHERED
+    rack_exchange: ExpertExchange = ExpertExchange.GATHERED
     attention_kernel: str = ""
     attention_choices: tuple[Choice, ...] = ()
     kernel_blocks: tuple[tuple[str, tuple[int, ...]], ...] = ()

@@ -17,13 +17,15 @@ from shardwright.runtime.runtime import Fact, Options
 MAX_SHOWN: Final = 60
 MOST_SIZES: Final = 4096
 MOST: Final = 1 << 31
+MOST_FACTOR: Final = 100
 
 
 class Form(StrEnum):
-    """What an option's value is: a whole number, a share of 1, on or off, a word, or whole numbers with commas between."""
+    """What an option's value is: a whole number, a share of 1, a factor, on or off, a word, or whole numbers with commas between."""
 
     NUMBER = "number"
     SHARE = "share"
+    FACTOR = "factor"
     SWITCH = "switch"
     WORD = "word"
     SIZES = "sizes"
@@ -41,7 +43,7 @@ class EngineOption:
     @property
     def example(self) -> str:
         """A value that it may have, for a hint."""
-        return {Form.NUMBER: "8192", Form.SHARE: "0.9", Form.SWITCH: "on", Form.SIZES: "1,2,4,8"}.get(self.form, "")
+        return {Form.NUMBER: "8192", Form.SHARE: "0.9", Form.FACTOR: "0.3", Form.SWITCH: "on", Form.SIZES: "1,2,4,8"}.get(self.form, "")
 
 
 def _number(name: str, about: str, least: int = 1) -> EngineOption:
@@ -68,18 +70,25 @@ OPTIONS: Final = (
     _switch("chunked_prefill", "a prompt may be cut over iterations"),
     _switch("mixed_chunk", "decode runs beside a chunk of prompts"),
     _word("admission", "when a waiting request is let in"),
-    EngineOption(name="conservative", form=Form.SHARE, about="factor on what running requests are expected to need"),
+    EngineOption(name="conservative", form=Form.FACTOR, about="factor on what running requests are expected to need"),
+    _number("wait_iterations", "most iterations that prompts wait to fill a share of the budget", least=0),
+    EngineOption(name="wait_share", form=Form.SHARE, about="share of the budget that prompts wait to fill"),
+    _number("balance_iterations", "most iterations that prompts wait until every rank with attention of its own has one", least=0),
     _switch("graphs", "captured graphs replay decode"),
+    _switch("full_graphs", "graphs of decode hold its attention cores too"),
     EngineOption(name="graph_sizes", form=Form.SIZES, about="batch sizes that graphs are captured for"),
     _number("graph_max", "largest batch that graphs are captured for"),
     _switch("graph_padding", "a batch is padded to the next captured size"),
     _switch("piecewise", "graphs between attention cores replay iterations with prompts too"),
+    EngineOption(name="piece_sizes", form=Form.SIZES, about="token counts that piecewise graphs are captured for"),
+    _number("piece_max", "most tokens that piecewise graphs are captured for"),
     _switch("async", "the host prepares the next iteration while the device runs"),
     _number("polling", "iterations of decode between two looks at new requests"),
     _number("stream_interval", "tokens between two answers to the client"),
     _switch("fused_sums", "sum, residual and norm are one kernel"),
     _switch("own_sums", "the engine's own one- and two-shot sums"),
     _switch("multimem", "sums inside the switch"),
+    _switch("symmetric", "the library's sums run on symmetric buffers"),
     _switch("attention_dp", "ranks have attention of their own"),
     _switch("expert_parallel", "experts are spread over the ranks"),
     _word("exchange", "how tokens of ranks with attention of their own reach their experts"),
@@ -116,6 +125,11 @@ def words(option: str, flag: str, link: str, *, checked: bool = True, **values: 
     return Setting(option=option, flag=flag, link=link, checked=checked, words=made)
 
 
+def cache_formats(flag: str, link: str) -> Setting:
+    """An engine has `kv`: keys and values in the model's own format (auto), in 16 bits or in FP8, whatever words `flag` takes for it."""
+    return words("kv", flag, link, auto={"kv_format": "auto"}, bf16={"kv_format": "bf16"}, fp8={"kv_format": "fp8"})
+
+
 def _require(option: str, names: Iterable[str]) -> None:
     wrong = sorted({*names} - _FIELDS)
     if option not in BY_NAME or wrong:
@@ -147,10 +161,10 @@ def with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
         return engine
     merged = dict(engine.options) | wanted
     chosen: Options = tuple(sorted(merged.items(), key=lambda pair: _PLACE[pair[0]]))
-    kept = tuple(fact for fact in engine.facts if fact.field not in facts)
+    told = tuple(facts.get(fact.field, fact) for fact in engine.facts)
     base = engine.base or engine.name
     name = " ".join([base, *(f"{option}={value}" for option, value in chosen)])
-    return replace(engine, **values, name=name, base=base, options=chosen, facts=(*kept, *facts.values()))
+    return replace(engine, **values, name=name, base=base, options=chosen, facts=told)
 
 
 def flag_of(engine: Engine, option: str) -> str:
@@ -179,10 +193,16 @@ def _values(engine: Engine, setting: Setting, text: str) -> dict[str, Any]:
         if found is None:
             raise _refusal(engine, setting, text, f"it is {' or '.join(one.word for one in setting.words)}")
         return dict(found.values)
-    read = {Form.NUMBER: _whole, Form.SHARE: _part, Form.SIZES: _sizes, Form.WORD: _plain, Form.SWITCH: _plain}[option.form]
+    read = {Form.NUMBER: _whole, Form.SHARE: _part, Form.FACTOR: _factor, Form.SIZES: _sizes, Form.WORD: _plain, Form.SWITCH: _plain}[
+        option.form
+    ]
     value = read(text, option.least)
     if value is None:
-        what = {Form.NUMBER: f"a whole number of at least {option.least}", Form.SHARE: "a share above 0, at most 1"}
+        what = {
+            Form.NUMBER: f"a whole number of at least {option.least}",
+            Form.SHARE: "a share above 0, at most 1",
+            Form.FACTOR: "above 0, at most 100",
+        }
         raise _refusal(
             engine, setting, text, f"{what.get(option.form, 'whole numbers')}, such as {option.name}={option.example} ({setting.flag})"
         )
@@ -205,6 +225,14 @@ def _part(text: str, _least: int) -> float | None:
     except ValueError:
         return None
     return value if 0 < value <= 1 else None
+
+
+def _factor(text: str, _least: int) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value <= MOST_FACTOR else None
 
 
 def _sizes(text: str, least: int) -> tuple[int, ...] | None:

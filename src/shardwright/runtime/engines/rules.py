@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from shardwright.units import GIB, MIB
 
@@ -96,8 +97,8 @@ class Estimate:
     (tokens generated + retract_steps x requests) / (longest answers in all + 1), at most 1. Where nothing runs it is `first` again.
 
     Args:
-        clip: longest answer that is counted. conservative: factor on `first`. kept_tokens: a request, kept free beyond where ends are
-            known.
+        clip: longest answer that is counted. shared: factor on `first` and `least` where ranks have attention of their own. kept_tokens: a
+            request, kept free beyond where ends are known.
     """
 
     first: float
@@ -105,16 +106,17 @@ class Estimate:
     steps: int
     retract_steps: int
     clip: int
-    conservative: float = 1.0
+    shared: float = 1.0
     kept_tokens: int = 1
+
+    def times(self, factor: float) -> Estimate:
+        """With `first` and `least` times a factor, at most 1."""
+        return replace(self, first=min(1.0, self.first * factor), least=min(1.0, self.least * factor))
 
 
 class Kind(StrEnum):
-    """How ranks add up: FUSED: with the residual and the norm behind it in one kernel. ONE_SHOT: every rank reads all. TWO_SHOT: scattered,
-    then gathered. MULTIMEM: the switch adds. LIBRARY: NCCL.
-    """
+    """How ranks add up: ONE_SHOT: every rank reads all. TWO_SHOT: scattered, then gathered. MULTIMEM: the switch adds. LIBRARY: NCCL."""
 
-    FUSED = "fused"
     ONE_SHOT = "one-shot"
     TWO_SHOT = "two-shot"
     MULTIMEM = "multimem"
@@ -123,26 +125,48 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumLimit:
-    """Sums of at most `most_bytes` over `ranks` ranks (0 = any) of devices of `generation` (9 Hopper, 10 Blackwell, 0 any) are of this
-    kind; `least_bytes`: at least so many.
+    """Sums that are of this kind: of at most `most_bytes` and `most_tokens` (0 = any) over `ranks` ranks (0 = any).
+
+    Args:
+        kind: see there. fused: with the residual and the norm behind it in one kernel. generation: of the devices (9 Hopper, 10 Blackwell,
+            0 any). least_hidden, below_hidden: width of a token, 0 = any.
     """
 
     kind: Kind
     most_bytes: int
+    fused: bool = False
     ranks: int = 0
     generation: int = 0
-    least_bytes: int = 0
+    most_tokens: int = 0
+    least_hidden: int = 0
+    below_hidden: int = 0
+
+    def takes(self, *, ranks: int, generation: int, tokens: int, hidden: int, size_bytes: float) -> bool:
+        """Whether a sum is within it."""
+        return (
+            self.ranks in (0, ranks)
+            and self.generation in (0, generation)
+            and size_bytes <= self.most_bytes
+            and (self.most_tokens == 0 or tokens <= self.most_tokens)
+            and self.least_hidden <= hidden
+            and (self.below_hidden == 0 or hidden < self.below_hidden)
+        )
+
+
+LIBRARY: Final = SumLimit(kind=Kind.LIBRARY, most_bytes=1 << 62)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A backend that an engine takes by itself: on devices of `generation` (0 any), for latent attention (None = whatever), for weights of
-    a number format (empty = any), for a model's architecture (empty = any). The first that fits.
+    """A backend that an engine takes by itself: on devices of `generation` (0 any), for latent attention, and where experts are
+    spread over devices (None = whatever), for weights of a number format (empty = any), for a model's architecture (empty = any). The first
+    that fits.
     """
 
     name: str
     generation: int = 0
     latent: bool | None = None
+    spread: bool | None = None
     weights: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
 
@@ -160,7 +184,9 @@ def largest_of(row: SizeRow | None, *, tp: int) -> int:
     return row.narrow_captured if tp < row.narrow_tp else row.largest_captured
 
 
-def choice(choices: tuple[Choice, ...], *, generation: int, latent: bool, weights: str = "", architecture: str = "") -> str:
+def choice(
+    choices: tuple[Choice, ...], *, generation: int, latent: bool, spread: bool = False, weights: str = "", architecture: str = ""
+) -> str:
     """The name of the first backend that fits; empty where none is known."""
     return next(
         (
@@ -168,6 +194,7 @@ def choice(choices: tuple[Choice, ...], *, generation: int, latent: bool, weight
             for one in choices
             if one.generation in (0, generation)
             and one.latent in (None, latent)
+            and one.spread in (None, spread)
             and (not one.weights or weights in one.weights)
             and (not one.architectures or architecture in one.architectures)
         ),
@@ -175,18 +202,28 @@ def choice(choices: tuple[Choice, ...], *, generation: int, latent: bool, weight
     )
 
 
-def sum_kind(limits: tuple[SumLimit, ...], *, generation: int, ranks: int, size_bytes: float, fused: bool, multimem: bool) -> Kind:
-    """How ranks of one node add up a buffer: the first of an engine's limits that fits, else the library.
+def sum_of(
+    limits: tuple[SumLimit, ...],
+    *,
+    generation: int,
+    ranks: int,
+    tokens: int,
+    hidden: int,
+    size_bytes: float,
+    fused: bool,
+    multimem: bool,
+) -> SumLimit:
+    """How ranks of one node add up a buffer of tokens: the first of an engine's limits that takes it, else the library.
 
     Args:
-        size_bytes: of a rank's buffer. fused, multimem: whether the engine has those on; both are passed over where it has not.
+        hidden: width of a token. size_bytes: of a rank's buffer. fused, multimem: whether those are on; they are passed over where they are
+            not.
     """
-    off = ({Kind.FUSED} if not fused else set()) | ({Kind.MULTIMEM} if not multimem else set())
     for limit in limits:
-        fits = limit.least_bytes <= size_bytes <= limit.most_bytes
-        if fits and limit.kind not in off and limit.ranks in (0, ranks) and limit.generation in (0, generation):
-            return limit.kind
-    return Kind.LIBRARY
+        is_off = (limit.fused and not fused) or (limit.kind is Kind.MULTIMEM and not multimem)
+        if not is_off and limit.takes(ranks=ranks, generation=generation, tokens=tokens, hidden=hidden, size_bytes=size_bytes):
+            return limit
+    return LIBRARY
 
 
 def reserved_bytes(

@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.runtime.engines.engine import Admission, Batching, Eviction, ExpertExchange, MemoryRule
 from shardwright.runtime.engines.facts import derive, engine, named, read, stated
-from shardwright.runtime.engines.options import sets, switches, words
+from shardwright.runtime.engines.options import cache_formats, sets, switches, words
 from shardwright.runtime.engines.rules import Captures, Choice, Kind, SizeRow, SumLimit
 from shardwright.units import MIB
 
@@ -30,19 +30,44 @@ _OWN: Final = (
     SumLimit(kind=Kind.TWO_SHOT, ranks=8, generation=9, most_bytes=MIB // 4),
     SumLimit(kind=Kind.TWO_SHOT, ranks=8, generation=10, most_bytes=MIB),
 )
-_SWITCH: Final = (
-    SumLimit(kind=Kind.MULTIMEM, ranks=4, generation=9, most_bytes=32 * MIB),
+# symm_mem.py: the switch adds for 8 ranks, on Hopper for 4; others scatter and gather in symmetric buffers.
+_SYMMETRIC: Final = (
     SumLimit(kind=Kind.MULTIMEM, ranks=8, generation=9, most_bytes=64 * MIB),
-    SumLimit(kind=Kind.MULTIMEM, ranks=4, generation=10, most_bytes=32 * MIB),
     SumLimit(kind=Kind.MULTIMEM, ranks=8, generation=10, most_bytes=128 * MIB),
+    SumLimit(kind=Kind.MULTIMEM, ranks=4, generation=9, most_bytes=32 * MIB),
+    SumLimit(kind=Kind.TWO_SHOT, ranks=4, generation=10, most_bytes=32 * MIB),
+    SumLimit(kind=Kind.TWO_SHOT, ranks=2, generation=10, most_bytes=8 * MIB),
 )
-_FUSED: Final = (
-    SumLimit(kind=Kind.FUSED, ranks=2, generation=9, most_bytes=64 * MIB),
-    SumLimit(kind=Kind.FUSED, ranks=4, generation=9, most_bytes=2 * MIB),
-    SumLimit(kind=Kind.FUSED, ranks=8, generation=9, most_bytes=MIB // 2),
-    SumLimit(kind=Kind.FUSED, ranks=2, generation=10, most_bytes=64 * MIB),
-    SumLimit(kind=Kind.FUSED, ranks=4, generation=10, most_bytes=32 * MIB),
-    SumLimit(kind=Kind.FUSED, ranks=8, generation=10, most_bytes=MIB),
+_FUSED: Final = tuple(
+    SumLimit(kind=kind, fused=True, ranks=ranks, generation=generation, most_bytes=limit)
+    for generation, ranks, one_shot, most in (
+        (9, 2, 32 * MIB, 64 * MIB),
+        (9, 4, 2 * MIB, 2 * MIB),
+        (9, 8, MIB // 2, MIB // 2),
+        (10, 2, 32 * MIB, 64 * MIB),
+        (10, 4, 4 * MIB, 32 * MIB),
+        (10, 8, MIB, MIB),
+    )
+    for kind, limit in ((Kind.ONE_SHOT, one_shot), (Kind.TWO_SHOT, most))
+)
+
+_RANGES: Final = ((1, 3, 1), (4, 5, 1), (8, 256, 8), (256, 0, 16))
+_ATTENTION: Final = (
+    Choice(name="flash_attn_mla", latent=True),
+    Choice(name="flashinfer", generation=10, latent=False),
+    Choice(name="flash_attn", latent=False),
+)
+_MXFP4: Final = (
+    Choice(name="flashinfer-mxfp4-bf16", generation=10, weights=("mxfp4",)),
+    Choice(name="triton", generation=9, weights=("mxfp4",)),
+)
+_EXPERTS: Final = (
+    *_MXFP4,
+    Choice(name="flashinfer-trtllm", generation=10, weights=("fp8", "nvfp4")),
+    Choice(name="flashinfer-cutlass", generation=9, spread=True, weights=("fp8",)),
+    Choice(name="triton", generation=9, weights=("fp8",)),
+    Choice(name="marlin", weights=("nvfp4", "int4")),
+    Choice(name="triton"),
 )
 
 _SETTINGS: Final = (
@@ -51,10 +76,11 @@ _SETTINGS: Final = (
     sets("context", "--max-model-len", _ARGUMENTS, "context_tokens"),
     sets("memory", "--gpu-memory-utilization", _ARGUMENTS, "memory_fraction"),
     sets("block", "--block-size", _ARGUMENTS, "block_tokens"),
-    sets("kv", "--kv-cache-dtype", _ARGUMENTS, "kv_format"),
+    cache_formats("--kv-cache-dtype", _ARGUMENTS),
     switches("prefix_cache", "--enable-prefix-caching, --no-enable-prefix-caching", _ARGUMENTS, "prefix_cache"),
     switches("chunked_prefill", "--enable-chunked-prefill, --no-enable-chunked-prefill", _ARGUMENTS, "chunked_prefill"),
     switches("graphs", "--enforce-eager", _ARGUMENTS, "graphs"),
+    switches("full_graphs", "--compilation-config cudagraph_mode=PIECEWISE", f"{_V0_12}/config/compilation.py", "full_graphs"),
     sets("graph_sizes", "--cudagraph-capture-sizes", _ARGUMENTS, "captured"),
     sets("graph_max", "--max-cudagraph-capture-size", _ARGUMENTS, "largest_captured"),
     switches("piecewise", "--compilation-config cudagraph_mode=FULL_DECODE_ONLY", f"{_V0_12}/config/compilation.py", "piecewise"),
@@ -62,9 +88,14 @@ _SETTINGS: Final = (
     sets("stream_interval", "--stream-interval", _ARGUMENTS, "stream_interval"),
     switches("fused_sums", "--compilation-config pass_config.fuse_allreduce_rms", f"{_V0_12}/config/compilation.py", "fused_all_reduce"),
     words(
-        "own_sums", "--disable-custom-all-reduce", _ARGUMENTS, on={"sums": (*_FUSED, *_OWN, *_SWITCH)}, off={"sums": (*_FUSED, *_SWITCH)}
+        "own_sums",
+        "--disable-custom-all-reduce",
+        _ARGUMENTS,
+        on={"sums": (*_FUSED, *_OWN, *_SYMMETRIC)},
+        off={"sums": (*_FUSED, *_SYMMETRIC)},
     ),
     switches("multimem", "VLLM_ALLREDUCE_USE_SYMM_MEM", f"{_V0_12}/envs.py", "multimem"),
+    switches("symmetric", "VLLM_USE_NCCL_SYMM_MEM", f"{_V0_12}/envs.py", "symmetric"),
     switches("expert_parallel", "--enable-expert-parallel", _ARGUMENTS, "expert_parallel"),
     words(
         "exchange",
@@ -89,8 +120,9 @@ V0_12: Final = engine(
         batching=Batching.MIXED,
         admission=Admission.CHUNK,
         eviction=Eviction.PREEMPT,
-        off="mixes_decode estimate knows_ends prompt_tokens",
+        off="mixes_decode estimate knows_ends prompt_tokens wait_iterations wait_share balance_iterations guessing_sequences",
         polling=1,
+        conservative=1.0,
         note="schedule: running requests first, each as many tokens as it lacks, then waiting ones while tokens, requests and blocks last; "
         "where a block is lacking the running request that came last is preempted and computed anew",
     ),
@@ -105,7 +137,7 @@ V0_12: Final = engine(
     read(
         f"{_V0_12}/platforms/cuda.py",
         block_tokens=16,
-        kernel_blocks=(("CUTLASS_MLA", (128,)), ("FLASHMLA", (64,)), ("FLASH_ATTN_MLA", (64,)), ("FLASHINFER_MLA", (32, 64))),
+        kernel_blocks=(("cutlass_mla", (128,)), ("flashmla", (64,)), ("flash_attn_mla", (64,)), ("flashinfer_mla", (32, 64))),
         note="16; 128 for CUTLASS_MLA, 64 elsewhere with latent attention (FlashMLA's, whichever kernel then runs)",
     ),
     read(f"{_V0_12}/config/cache.py", kv_format="auto", off="kv_from_checkpoint", note="auto = the model's dtype"),
@@ -118,9 +150,10 @@ V0_12: Final = engine(
     ),
     read(
         f"{_V0_12}/config/vllm.py",
-        captures=Captures(ranges=((1, 2, 1), (2, 3, 1), (4, 5, 1), (8, 256, 8), (256, 0, 16)), largest=512, a_sequence=2),
-        on="graphs pads piecewise",
-        off="captured captured_requests largest_captured piecewise_captures piecewise_tokens piecewise_latent_tokens piecewise_alone",
+        captures=Captures(ranges=_RANGES, largest=512, a_sequence=2),
+        on="graphs full_graphs pads piecewise",
+        off="captured captured_requests largest_captured piecewise_captures piecewise_captured piecewise_tokens piecewise_latent_tokens "
+        "piecewise_alone",
         note="_set_cudagraph_sizes: 1, 2, 4, multiples of 8 below 256, then of 16 up to min(2 max_num_seqs, 512), in tokens; "
         "FULL_AND_PIECEWISE: one graph for decode, pieces between attention cores for batches with prompts, both at these sizes",
     ),
@@ -132,10 +165,10 @@ V0_12: Final = engine(
     ),
     read(
         f"{_V0_12}/distributed/device_communicators/all_reduce_utils.py",
-        sums=(*_FUSED, *_OWN, *_SWITCH),
-        off="custom_all_reduce_bytes fused_tokens",
+        sums=(*_FUSED, *_OWN, *_SYMMETRIC),
+        off="custom_all_reduce_bytes symmetric",
         on="multimem",
-        note="CUSTOM_ALL_REDUCE_MAX_SIZES, then SYMM_MEM_ALL_REDUCE_MAX_SIZES (multimem for 4 and 8 ranks; VLLM_ALLREDUCE_USE_SYMM_MEM is "
+        note="CUSTOM_ALL_REDUCE_MAX_SIZES, then SYMM_MEM_ALL_REDUCE_MAX_SIZES (symm_mem.py; VLLM_ALLREDUCE_USE_SYMM_MEM is "
         "on), then NCCL, in the order of cuda_communicator.all_reduce; one shot below 512 KiB for 4 ranks, 256 KiB for 8",
     ),
     read(
@@ -148,28 +181,20 @@ V0_12: Final = engine(
         on="attention_dp",
         off="expert_parallel",
         exchange=ExpertExchange.GATHERED,
+        rack_exchange=ExpertExchange.GATHERED,
         note="data-parallel ranks with experts over all of them; experts are cut like dense layers unless --enable-expert-parallel; "
         "allgather_reducescatter",
     ),
     read(
         f"{_V0_12}/platforms/cuda.py",
         attention_kernel="",
-        attention_choices=(
-            Choice(name="CUTLASS_MLA", generation=10, latent=True),
-            Choice(name="FLASH_ATTN_MLA", latent=True),
-            Choice(name="FLASHINFER", generation=10, latent=False),
-            Choice(name="FLASH_ATTN", latent=False),
-        ),
+        attention_choices=(Choice(name="cutlass_mla", generation=10, latent=True), *_ATTENTION),
         note="_get_backend_priorities; a model with attention sinks, or a cache in fp8, may be refused by the first",
     ),
     read(
         f"{_V0_12}/model_executor/layers/quantization/mxfp4.py",
         expert_kernel="",
-        expert_choices=(
-            Choice(name="flashinfer-mxfp4-bf16", generation=10, weights=("mxfp4",)),
-            Choice(name="triton", generation=9, weights=("mxfp4",)),
-            Choice(name="triton"),
-        ),
+        expert_choices=(*_MXFP4, Choice(name="triton")),
         note="get_mxfp4_backend; other formats are fused_moe's Triton kernels unless an environment variable says otherwise",
     ),
     read(
@@ -183,7 +208,16 @@ V0_12: Final = engine(
 )
 
 _V0_11: Final = f"{_REPOSITORY}/v0.11.2/vllm"
-V0_11: Final = derive(V0_12, named("vllm-0.11", "0.11.2", released="2025-11"))
+V0_11: Final = derive(
+    V0_12,
+    named("vllm-0.11", "0.11.2", released="2025-11"),
+    read(f"{_V0_11}/config/scheduler.py", off="asynchronous asynchronous_guesses", note="async_scheduling False"),
+    read(
+        f"{_V0_11}/config/compilation.py",
+        off="fused_all_reduce fused_architectures fused_generations",
+        note="enable_fi_allreduce_fusion False; the sizes are those of 0.12",
+    ),
+)
 
 _V0_15: Final = f"{_REPOSITORY}/v0.15.1/vllm"
 V0_15: Final = derive(
@@ -196,14 +230,43 @@ V0_15: Final = derive(
     ),
     read(
         f"{_V0_15}/config/vllm.py",
-        captures=Captures(ranges=((1, 2, 1), (2, 3, 1), (4, 5, 1), (8, 256, 8), (256, 0, 16)), largest=512, a_sequence=2, guessed=True),
+        captures=Captures(ranges=_RANGES, largest=512, a_sequence=2, guessed=True),
         note="min(2 max_num_seqs x (guesses + 1), 512)",
+    ),
+    read(
+        f"{_V0_15}/engine/arg_utils.py",
+        on="kv_from_checkpoint",
+        note="resolve_kv_cache_dtype_string: kv_cache_quant_algo of the checkpoint",
+    ),
+    read(
+        f"{_V0_15}/platforms/cuda.py",
+        attention_choices=(Choice(name="flashinfer_mla", generation=10, latent=True), *_ATTENTION),
+        note="_get_backend_priorities",
+    ),
+    read(
+        f"{_V0_15}/model_executor/layers/fused_moe/oracle/fp8.py",
+        expert_choices=_EXPERTS,
+        note="priority of the backends that support a layer: FlashInfer's TensorRT-LLM kernels on Blackwell, on Hopper Triton for blocks "
+        "of 128 and FlashInfer's CUTLASS where experts are spread",
+    ),
+)
+
+_V0_16: Final = f"{_REPOSITORY}/v0.16.0/vllm"
+V0_16: Final = derive(
+    V0_15,
+    named("vllm-0.16", "0.16.0", released="2026-02"),
+    read(
+        f"{_V0_16}/config/vllm.py",
+        on="asynchronous asynchronous_guesses",
+        off="fused_all_reduce",
+        captures=Captures(ranges=_RANGES, largest=512, a_sequence=2, guessed=True),
+        note="as 0.15",
     ),
 )
 
 _V0_18: Final = f"{_REPOSITORY}/v0.18.0/vllm"
 V0_18: Final = derive(
-    V0_15,
+    V0_16,
     named("vllm-0.18", "0.18.0", released="2026-03"),
     read(
         f"{_V0_18}/config/vllm.py",
@@ -211,17 +274,7 @@ V0_18: Final = derive(
         fused_generations=(9, 10),
         note="enable_allreduce_rms_fusion: tp > 1 on Hopper and Blackwell with FlashInfer, no data parallelism and no stages",
     ),
-    read(
-        f"{_V0_18}/platforms/cuda.py",
-        attention_choices=(
-            Choice(name="FLASHINFER_MLA", generation=10, latent=True),
-            Choice(name="FLASH_ATTN_MLA", latent=True),
-            Choice(name="FLASHINFER", generation=10, latent=False),
-            Choice(name="FLASH_ATTN", latent=False),
-        ),
-        note="_get_backend_priorities",
-    ),
 )
 
-VERSIONS: Final = (V0_11, V0_12, V0_15, V0_18)
+VERSIONS: Final = (V0_11, V0_12, V0_15, V0_16, V0_18)
 """Described versions, the oldest first."""
