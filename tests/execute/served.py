@@ -23,6 +23,7 @@ from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.small_models import small_model
 from tests.strategy.zoo_models import dense, sparse
+from tests.tiers import many
 
 SEED = 3
 
@@ -162,17 +163,16 @@ def worst(served: Server) -> float:
     return found
 
 
-def random_case(name: str, degrees: Sequence[Degrees], random: Random, *, requests: int = 3, **more: object) -> Server:
+def random_case(name: str, degrees: Sequence[Degrees], random: Random) -> None:
     """A family under degrees, served by a random script and held against the unsplit model."""
     model = family(name)
-    lengths = [random.randint(4, 17) for _ in range(requests)]
+    lengths = [random.randint(4, many(12, 17)) for _ in range(many(2, 3))]
     size = CacheSize(blocks=64, block_tokens=random.randint(1, 5))
-    served = tiny(model, degrees, texts(model, lengths=lengths), size=size, sizes=random.choice(((), (4, 8))), **more)
+    served = tiny(model, degrees, texts(model, lengths=lengths), size=size, sizes=random.choice(((), (4, 8))))
     Script(random=random, lengths=lengths, ranks=[one.get("dp", 1) for one in degrees]).run(served)
     for request, length in enumerate(lengths):
         assert sorted(served.logits[request]) == list(range(length))
     worst(served)
-    return served
 
 
 EXPERTS = frozenset(

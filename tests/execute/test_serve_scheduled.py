@@ -162,7 +162,7 @@ def counted(case: Case) -> Counted:
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_log_of_iterations_is_the_simulators_and_blocks_never_run_out(name: str) -> None:
     random, preempted = random_of(f"logs of {name}"), 0
-    for _ in range(many(60)):
+    for _ in range(many(40)):
         case = case_of(name, random)
         tables = counted(case)
         scheduled = Scheduled(server=tables, state=case.state, arrivals=case.arrivals, stages=case.stages)
@@ -193,9 +193,9 @@ def test_the_log_of_iterations_is_the_simulators_and_blocks_never_run_out(name: 
 def test_under_a_policy_answers_are_the_unsplit_models(policy: str, name: str, degrees: Degrees) -> None:
     random = random_of(f"{policy} {name}")
     stages, ranks = degrees.get("pp", 1), degrees.get("dp", 1)
-    case = replace(case_of(policy, random, requests=6), ranks=ranks, stages=stages)
+    case = replace(case_of(policy, random, requests=4), ranks=ranks, stages=stages)
     while not sum(case.simulated()[1]) and case.scheduler.admission is not Admission.WHOLE:
-        case = replace(case_of(policy, random, requests=6), ranks=ranks, stages=stages)
+        case = replace(case_of(policy, random, requests=4), ranks=ranks, stages=stages)
     model = family(name)
     size = CacheSize(blocks=case.scheduler.blocks, block_tokens=case.scheduler.block_tokens)
     prompts = texts(model, lengths=case.inputs)

@@ -66,7 +66,7 @@ class Server:
             for row, part in rows.parts
             if part.request not in self.given and part.end == len(self.tokens[part.request])
         )
-        tellers = chosen.tellers(rows.count)
+        tellers = chosen.tellers(rows.count) if growing else {}
         tasks: dict[int, Task[object]] = {}
         everybody = tuple(d for other in self.workers for d in other.devices)
         for device in self.devices:
