@@ -39,9 +39,9 @@ def decode_columns(
 
     A window is not applied here: its K is the sum of min(context, window). Neither is a sparse selection.
 
-    How well a line in the contexts represents the kernels: against the rows of 64 to 131,072 keys that it was fitted to, by cells of the
-    table, the error is 4 to 6 % in the median and 9 to 16 % at the 90th percentile (flash-3 of vLLM and SGLang, TensorRT-LLM's kernel on
-    Blackwell), 10 and 26 % for TensorRT-LLM on Hopper, whose splits switch in steps.
+    How well a line in the contexts represents the kernels: against rows of 64 to 65,536 keys that come from memory the tables err by 3 to
+    6 % in the median and 10 to 23 % at the 90th percentile for vLLM, SGLang and latent attention on Hopper and Blackwell, TensorRT-LLM's by
+    4 to 11 % (docs/serving-kernels.md). Where keys fit the device's cache rows are faster than that line; an engine's are not.
 
     Args:
         shape: of the core, or absorbed (`latent_shape_of`). kv: format of the cache. heads, kv_heads: of this device. sequences: (n,).

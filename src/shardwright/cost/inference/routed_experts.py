@@ -8,7 +8,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.compute import Machine
 from shardwright.cost.inference.rising import rising
 from shardwright.cost.inference.small_products import form_of, form_seconds
-from shardwright.hardware.catalog.serving_kernels import EXPERT_BANDWIDTH, EXPERT_LAUNCHES
+from shardwright.hardware.catalog.serving_kernels import EXPERT_LAUNCHES
 from shardwright.hardware.catalog.serving_tables import FittedForm, serving_tables
 from shardwright.job.serving import NumberFormat
 
@@ -43,8 +43,8 @@ def routed_experts_seconds(
         bytes = active x 3 hidden width / etp x weights.bytes + 2 (R (3 hidden + 3 width / etp) + tokens x hidden)
 
     active: see `active_experts`; weights of experts that no token visits are not read. The form's numbers and c are those of the kernel's
-    table of the device, else the products' own rates, with the start and the bandwidth of experts' kernels (`EXPERT_LAUNCHES`,
-    `EXPERT_BANDWIDTH`). Never falls with the tokens (`rising`). A device without any token takes the start.
+    table of the device, else the products' own rates, half of them in FLOPs, with the start of experts' kernels
+    (`EXPERT_LAUNCHES`). Never falls with the tokens (`rising`). A device without any token takes the start.
 
     Args:
         machine: rates of the format that is multiplied in. tokens: that choose among all `experts`: of all ranks whose tokens come here.
@@ -74,10 +74,11 @@ def routed_experts_seconds(
 
 
 def _form(machine: Machine) -> FittedForm:
+    """Half of a large product's rate: what the kernels' fits have, .5 of peak and less where a product reaches .8."""
     own = form_of(machine)
     return FittedForm(
         launches=EXPERT_LAUNCHES,
         compute_efficiency=own.compute_efficiency / 2.0,
-        memory_efficiency=EXPERT_BANDWIDTH,
+        memory_efficiency=own.memory_efficiency,
         exponent=2.0,
     )

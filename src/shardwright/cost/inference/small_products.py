@@ -7,7 +7,8 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.compute import Machine
 from shardwright.cost.inference.rising import rising
-from shardwright.hardware.catalog.serving_kernels import CAST_LAUNCHES
+from shardwright.cost.kernel_lookup import q_norm
+from shardwright.hardware.catalog.serving_kernels import SMALL_KERNEL_LAUNCHES
 from shardwright.hardware.catalog.serving_tables import FittedForm, serving_tables
 from shardwright.job.serving import NumberFormat
 
@@ -20,8 +21,7 @@ def form_seconds(machine: Machine, form: FittedForm, *, flops: FloatArray, moved
     """
     compute = flops * machine.gemm.sustained / (form.compute_efficiency * machine.peak)
     memory = moved / (form.memory_efficiency * machine.accelerator.memory_bandwidth)
-    larger, smaller = np.maximum(compute, memory), np.minimum(compute, memory)
-    joined = larger * (1.0 + (smaller / np.maximum(larger, 1e-30)) ** form.exponent) ** (1.0 / form.exponent)
+    joined = q_norm(np.asarray(compute), np.asarray(memory), exponent=form.exponent)
     return np.asarray(form.launches * machine.accelerator.launch_s + joined, dtype=np.float64)
 
 
@@ -32,7 +32,7 @@ def form_of(machine: Machine) -> FittedForm:
     vLLM and SGLang take (5.3 to 5.7 us on Hopper, 6.1 on Blackwell) is a 16-bit product's start and a cast.
     """
     rates, device = machine.gemm, machine.accelerator
-    casts = CAST_LAUNCHES if machine.compute.bits < machine.half_bits else 0.0
+    casts = SMALL_KERNEL_LAUNCHES if machine.compute.bits < machine.half_bits else 0.0
     return FittedForm(
         launches=machine.half.overhead_s / device.launch_s + casts,
         compute_efficiency=rates.compute_efficiency,

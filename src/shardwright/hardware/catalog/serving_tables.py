@@ -18,11 +18,14 @@ import numpy.typing as npt
 
 from shardwright.arrays import FloatArray
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.kernel_tables import SAME_DIE, SAME_LINKS, STEPS_PER_OCTAVE, CollectiveCurve
+from shardwright.hardware.catalog.kernel_tables import SAME_DIE, SAME_LINKS, TABLES, CollectiveCurve
 from shardwright.hardware.catalog.octaves import OctaveGrid
 from shardwright.hardware.cluster import NodeKind
 
-SERVED: Final[tuple[str, ...]] = ()
+STEPS: Final = 12
+"""Logarithms of ratios are stored in twelfths of an octave (6 %, so 3 % at most beside what was measured)."""
+
+SERVED: Final = TABLES
 """Accelerators with a table of their own."""
 
 LIBRARIES: Final = ("sglang", "vllm", "trtllm")
@@ -173,17 +176,36 @@ def _read(name: str) -> ServingTables:
     file = importlib.resources.files("shardwright.hardware.tables").joinpath(f"{name}-serving.npz")
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         arrays: Arrays = {key: archive[key] for key in archive.files}
-    by_kind: dict[str, dict[str, Arrays]] = {"decode": {}, "product": {}, "expert": {}, "curve": {}}
+    kinds: dict[str, Arrays] = {}
     for key, array in arrays.items():
-        kind, entry, field = key.split("|")
-        by_kind[kind].setdefault(entry, {})[field] = array
+        kind, _, field = key.partition("|")
+        kinds.setdefault(kind, {})[field] = array
     return ServingTables(
         accelerator=name,
-        decodes=tuple(_decode(entry, fields) for entry, fields in by_kind["decode"].items()),
-        products=tuple(_product(entry, fields) for entry, fields in by_kind["product"].items()),
-        experts=tuple(_expert(entry, fields) for entry, fields in by_kind["expert"].items()),
-        curves=tuple(_curve(entry, fields) for entry, fields in by_kind["curve"].items()),
+        decodes=tuple(table for kind in ("decode", "latent") for table in map(_decode, *_entries(kinds, kind, _DECODE_AXES))),
+        products=tuple(map(_product, *_entries(kinds, "product", ("m", "n", "k")))),
+        experts=tuple(map(_expert, *_entries(kinds, "expert", ("tokens", "width", "experts")))),
+        curves=_curves(kinds["curve"]) if "curve" in kinds else (),
     )
+
+
+_DECODE_AXES: Final = ("sequences", "key_heads", "rows")
+Entry = tuple[list[npt.NDArray[np.generic]], npt.NDArray[np.generic], FloatArray]
+
+
+def _entries(kinds: dict[str, Arrays], kind: str, axes: tuple[str, ...]) -> tuple[list[list[str]], list[Entry]]:
+    """Words of the names of a kind's tables, and for each its axes, its steps and its form."""
+    if kind not in kinds:
+        return [], []
+    fields = kinds[kind]
+    names = _names(fields)
+    forms = _floats(fields["form"]) if "form" in fields else np.zeros((len(names), 4))
+    points = [fields[axis] for axis in axes]
+    return [name.split(" ") for name in names], [(points, steps, form) for steps, form in zip(fields["steps"], forms, strict=True)]
+
+
+def _names(fields: Arrays) -> list[str]:
+    return bytes(np.asarray(fields["names"], dtype=np.uint8)).decode().split("\n")
 
 
 def _floats(array: npt.NDArray[np.generic]) -> FloatArray:
@@ -193,52 +215,53 @@ def _floats(array: npt.NDArray[np.generic]) -> FloatArray:
 
 
 def octave_grid(axes: Iterable[npt.NDArray[np.generic]], steps: npt.NDArray[np.generic]) -> OctaveGrid:
-    """A grid as it is stored: points of the axes, and 48ths of an octave."""
-    return OctaveGrid(axes=tuple(_floats(np.log2(_floats(axis))) for axis in axes), octaves=_floats(_floats(steps) / STEPS_PER_OCTAVE))
+    """A grid as it is stored: points of the axes, and parts of an octave (`STEPS`)."""
+    return OctaveGrid(axes=tuple(_floats(np.log2(_floats(axis))) for axis in axes), octaves=_floats(_floats(steps) / STEPS))
 
 
-def _decode(entry: str, fields: Arrays) -> DecodeTable:
-    library, cached, head_dim, value_dim = entry.split(" ")
-    axes = [fields[axis] for axis in ("sequences", "key_heads", "rows")]
+def _decode(name: list[str], entry: Entry) -> DecodeTable:
+    axes, steps, _ = entry
     return DecodeTable(
-        library=library,
-        cached=int(cached),
-        head_dim=int(head_dim),
-        value_dim=int(value_dim),
-        start=octave_grid(axes, fields["start"]),
-        slope=octave_grid(axes, fields["slope"]),
+        library=name[0],
+        cached=int(name[1]),
+        head_dim=int(name[2]),
+        value_dim=int(name[3]),
+        start=octave_grid(axes, steps[0]),
+        slope=octave_grid(axes, steps[1]),
     )
 
 
-def _form(fields: Arrays) -> FittedForm:
-    launches, compute, memory, exponent = _floats(fields["form"])
-    return FittedForm(
-        launches=float(launches), compute_efficiency=float(compute), memory_efficiency=float(memory), exponent=float(exponent)
-    )
+def _form(form: FloatArray) -> FittedForm:
+    launches, compute, memory, exponent = form.tolist()
+    return FittedForm(launches=launches, compute_efficiency=compute, memory_efficiency=memory, exponent=exponent)
 
 
-def _product(entry: str, fields: Arrays) -> ProductTable:
-    library, weights, multiplied = entry.split(" ")
-    grid = octave_grid([fields[axis] for axis in ("m", "n", "k")], fields["steps"])
-    return ProductTable(library=library, weights=weights, multiplied=Dtype(multiplied), form=_form(fields), grid=grid)
+def _product(name: list[str], entry: Entry) -> ProductTable:
+    axes, steps, form = entry
+    return ProductTable(library=name[0], weights=name[1], multiplied=Dtype(name[2]), form=_form(form), grid=octave_grid(axes, steps))
 
 
-def _expert(entry: str, fields: Arrays) -> ExpertTable:
-    kernel, weights, multiplied = entry.split(" ")
-    grid = octave_grid([fields[axis] for axis in ("tokens", "width", "experts")], fields["steps"])
-    return ExpertTable(kernel=kernel, weights=weights, multiplied=Dtype(multiplied), form=_form(fields), grid=grid)
+def _expert(name: list[str], entry: Entry) -> ExpertTable:
+    axes, steps, form = entry
+    return ExpertTable(kernel=name[0], weights=name[1], multiplied=Dtype(name[2]), form=_form(form), grid=octave_grid(axes, steps))
 
 
-def _curve(entry: str, fields: Arrays) -> CollectiveCurve:
-    collective, devices = entry.split(" ")
-    link = _floats(fields["link"])
-    return CollectiveCurve(
-        collective=collective,
-        num_devices=int(devices),
-        log_volume=_floats(np.log2(_floats(fields["volume"]))),
-        log_seconds=_floats(np.log2(_floats(fields["seconds"]))),
-        bandwidth=float(link[0]),
-        latency_s=float(link[1]),
-        efficiency=float(link[2]),
-        in_network_reduction=bool(link[3]),
-    )
+def _curves(fields: Arrays) -> tuple[CollectiveCurve, ...]:
+    ends = np.cumsum(np.asarray(fields["lengths"], dtype=np.int64))
+    bandwidth, latency_s, efficiency, reduces = _floats(fields["link"]).tolist()
+    found = []
+    for name, first, last in zip(_names(fields), (0, *ends[:-1].tolist()), ends.tolist(), strict=True):
+        collective, devices = name.split(" ")
+        found.append(
+            CollectiveCurve(
+                collective=collective,
+                num_devices=int(devices),
+                log_volume=_floats(np.log2(_floats(fields["volume"][first:last]))),
+                log_seconds=_floats(np.log2(_floats(fields["seconds"][first:last]))),
+                bandwidth=bandwidth,
+                latency_s=latency_s,
+                efficiency=efficiency,
+                in_network_reduction=bool(reduces),
+            )
+        )
+    return tuple(found)

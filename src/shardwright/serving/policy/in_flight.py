@@ -61,7 +61,8 @@ def cut(state: State, new: int, budget: int) -> int:
     if new <= budget:
         return new
     if not state.settings[CHUNKED_PREFILL]:
-        return 0
+        # One that is computed anew with its answer is longer than its prompt, which fits; it runs alone.
+        return new if budget == state.settings[TOKEN_BUDGET] else 0
     return int(budget // state.settings[BLOCK_TOKENS] * state.settings[BLOCK_TOKENS])
 
 

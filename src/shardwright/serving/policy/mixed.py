@@ -66,9 +66,10 @@ def admit_mixed(state: State, rank: int, budget: int) -> int:
         known = known_tokens(state, request)
         new = known - cached
         if new > budget:
-            if not state.settings[CHUNKED_PREFILL]:
+            if state.settings[CHUNKED_PREFILL]:
+                new = budget
+            elif budget < state.settings[TOKEN_BUDGET]:
                 break
-            new = budget
         # Cached blocks that nobody uses are among the free ones until they are adopted.
         last = cached + new if state.settings[ADMISSION] == OF_CHUNK else known
         need = blocks_of(state, last) - blocks_of(state, cached) + revived_blocks(state, rank, request)
