@@ -86,12 +86,15 @@ def moving(drive: Drive | None = None, here: frozenset[int] | None = None) -> Se
         served.iterate(worker, [[Part(request=request, tokens=tokens, past=past) for request, tokens, past in parts]])
 
     iterate(0, (0, 5, 0), (1, 2, 0))
-    served.move(0, source=0, target=1)
+    served.send(0, source=0, target=1)
+    served.land(1, 0)
     iterate(1, (0, 1, 5))
     iterate(0, (1, 2, 2))
-    served.move(1, source=0, target=1)
+    served.send(1, source=0, target=1)
+    served.land(1, 1)
     iterate(1, (0, 1, 6), (1, 1, 4))
-    served.move(0, source=1, target=0)
+    served.send(0, source=1, target=0)
+    served.land(0, 0)
     iterate(0, (0, 1, 7))
     return served
 
@@ -132,7 +135,8 @@ class Script:
             return
         other, rank = 1 - place.worker, self.random.randrange(self.ranks[1 - place.worker])
         if place.cached:
-            served.move(request, source=place.worker, target=other, ranks=(place.rank, rank))
+            served.send(request, source=place.worker, target=other, ranks=(place.rank, rank))
+            served.land(other, request, rank=rank)
         self.places[request] = _Place(worker=other, rank=rank, cached=place.cached)
 
     def _iterate(self, served: Server, worker: int, left: Sequence[int]) -> None:

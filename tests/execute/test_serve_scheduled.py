@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.execute.serve.batches import Part
 from shardwright.execute.serve.blocks import BlockTables, Reach
-from shardwright.execute.serve.scheduled import Scheduled
+from shardwright.execute.serve.scheduled import Scheduled, Serves, run
 from shardwright.execute.serve.server import server
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded
@@ -87,6 +87,13 @@ class Case:
         slots = self.stages if self.stages > 1 else 1 + self.scheduler.asynchronous
         return new_state(self.requests, self.scheduler, ranks=self.ranks, slots=slots)
 
+    def on(self, serves: Serves) -> Scheduled:
+        """A worker that expects it."""
+        scheduled = Scheduled(server=serves, state=self.state, stages=self.stages)
+        for request, turn in enumerate(self.arrivals):
+            scheduled.expect(turn, request)
+        return scheduled
+
     def simulated(self) -> tuple[Log, list[int]]:
         """(what runs at each second, how often each request was preempted) of a simulation whose iterations take a second a stage."""
         log: Log = []
@@ -153,6 +160,12 @@ class Counted:
     def release(self, worker: int, request: int, *, rank: int = 0) -> None:
         self.tables[rank].release(request)
 
+    def send(self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)) -> None:
+        raise AssertionError("one worker")
+
+    def land(self, worker: int, request: int, *, rank: int = 0) -> None:
+        raise AssertionError("one worker")
+
 
 def counted(case: Case) -> Counted:
     size = case.scheduler
@@ -165,8 +178,8 @@ def test_the_log_of_iterations_is_the_simulators_and_blocks_never_run_out(name: 
     for _ in range(many(40)):
         case = case_of(name, random)
         tables = counted(case)
-        scheduled = Scheduled(server=tables, state=case.state, arrivals=case.arrivals, stages=case.stages)
-        scheduled.run()
+        scheduled = case.on(tables)
+        run(scheduled)
         log, lost = case.simulated()
         assert scheduled.log == log
         assert scheduled.state.requests[:, PREEMPTED].tolist() == lost
@@ -200,8 +213,8 @@ def test_under_a_policy_answers_are_the_unsplit_models(policy: str, name: str, d
     size = CacheSize(blocks=case.scheduler.blocks, block_tokens=case.scheduler.block_tokens)
     prompts = texts(model, lengths=case.inputs)
     served = server(model, [plan(model, degrees)], prompts=prompts, source=seeded(model, seed=SEED), size=size, sizes=(4, 8))
-    scheduled = Scheduled(server=served, state=case.state, arrivals=case.arrivals, stages=stages)
-    scheduled.run()
+    scheduled = case.on(served)
+    run(scheduled)
     assert scheduled.log == case.simulated()[0]
     refused = set(scheduled.refused)
     lengths = {r: len(tokens) for r, tokens in served.tokens.items() if r not in refused}
@@ -215,5 +228,5 @@ def test_what_is_not_served_yet_is_refused(change: dict[str, int]) -> None:
     case = replace(case_of("mixed", random_of("refused")), ranks=1, stages=1)
     case = replace(case, scheduler=replace(case.scheduler, **change))  # type: ignore[arg-type]
     with pytest.raises(StrategyError) as error:
-        Scheduled(server=counted(case), state=case.state, arrivals=case.arrivals)
+        case.on(counted(case))
     assert error.value.rule == "serve.policy"
