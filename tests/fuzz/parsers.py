@@ -48,9 +48,9 @@ from tests.calibrate.test_nccl_tests import NEW
 from tests.files.saved import UNEVEN, grid_plan, simulated
 from tests.files.test_trace_file import TEXT as TRACES
 from tests.search.problems import facts_of, real_problem
+from tests.serving.test_trace_file import AZURE, MOONCAKE, OWN
 from tests.validation.serving_tables import HEADER as SERVING_HEADER
 from tests.validation.serving_tables import LINE as SERVING_LINE
-from tests.serving.test_trace_file import AZURE, MOONCAKE, OWN
 from tests.validation.test_facts import HEADER, LINE
 from tests.validation.test_launch import DENSE, LATENT, SPLIT
 from tests.validation.test_serving_measurements import METRICS, PLAIN, POOLS

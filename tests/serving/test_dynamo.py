@@ -1,4 +1,4 @@
-"""Against Dynamo's offline replay (pip install --no-deps ai-dynamo ai-dynamo-runtime, 1.6.1), a simulator of the same schedulers by others."""
+"""Against Dynamo's offline replay (1.6.1, pip install --no-deps ai-dynamo ai-dynamo-runtime), a simulator of these schedulers by others."""
 
 from __future__ import annotations
 
