@@ -8,7 +8,6 @@ import pytest
 from shardwright.errors import DataError
 from shardwright.serving import trace_file
 from shardwright.serving.trace_file import parse_trace, read_trace
-from tests.sources import SHARED
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
 OWN = "arrival_s,input_tokens,output_tokens\n0,4808,10\n0.052,3180,8\n"
@@ -92,7 +91,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "requests"), [("azure_llm_2023_code.csv", 8819), ("azure_llm_2023_conv.csv", 19366)])
 def test_real_lengths(name: str, requests: int) -> None:
     """Figures of the Azure traces, whose columns are named otherwise here."""
-    path = SHARED / "traces" / "serving" / name
+    path = Path(__file__).resolve().parents[3] / "shared" / "traces" / "serving" / name
     if not path.exists():
         pytest.skip(f"{name} is not here")
     text = path.read_text().replace("t_s,input_tokens", "arrival_s,input_tokens", 1)
