@@ -15,7 +15,7 @@ from shardwright.execute.serve.served import ServedProof
 from shardwright.serving.deployment import Worker
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.on_worker import on_worker
-from shardwright.serving.policy.state import ENTRY, TOKENS, State, new_state
+from shardwright.serving.policy.state import ENTRY, LIFE, PREEMPTED, TOKENS, State, new_state
 from shardwright.serving.problem import ServingProblem
 from shardwright.serving.request import ServingRequest
 from shardwright.serving.requests import Requests
@@ -25,11 +25,13 @@ from shardwright.serving.unfolded import serve_unfolded
 from shardwright.strategy.grid.axes import Grid
 
 REQUESTS: Final = 6
+EACH_RANK: Final = 3
+"""Requests at least for each rank with a cache of its own."""
 LONGEST_PROMPT: Final = 14
-LONGEST_ANSWER: Final = 8
+LONGEST_ANSWER: Final = 14
 BLOCK_TOKENS: Final = 4
-BLOCKS: Final = 10
-"""Of a rank's cache: four requests of these lengths do not always fit, so that some are preempted."""
+SPARE_BLOCKS: Final = 2
+"""Blocks of a rank's cache beside those of the longest request: others are preempted, where an engine does that."""
 TOKEN_BUDGET: Final = 8
 SEQUENCES: Final = 4
 POLLING: Final = 2
@@ -62,7 +64,8 @@ def served_execution(request: ServingRequest, *, progress: Progress | None = Non
     tell = progress or (lambda phase, done, total: None)
     tell("make a small model", 0, 0)
     model, plan = tiny_worker(problem.model, _grid(problem, worker))
-    scheduler, requests = _small_scheduler(problem, worker), _requests(request.seed)
+    requests = _requests(request.seed, count=max(REQUESTS, EACH_RANK * worker.dpa))
+    scheduler = _small_scheduler(problem, worker, longest=int((requests.inputs + requests.outputs).max()))
     log = _simulated(problem, worker, scheduler, requests)
     slots = worker.pp if worker.pp > 1 else 1 + scheduler.asynchronous
     state = new_state(requests, scheduler, ranks=worker.dpa, slots=slots)
@@ -75,9 +78,10 @@ def served_execution(request: ServingRequest, *, progress: Progress | None = Non
     return found
 
 
-def _small_scheduler(problem: ServingProblem, worker: Worker) -> Scheduler:
-    """The engine's scheduler of a rank of `worker`, with small sizes."""
-    whole = scheduler_of(on_worker(problem, worker).engine, worker, blocks=BLOCKS)
+def _small_scheduler(problem: ServingProblem, worker: Worker, *, longest: int) -> Scheduler:
+    """The engine's scheduler of a rank of `worker`, with small sizes; `longest`: tokens of a request."""
+    blocks = -(-longest // BLOCK_TOKENS) + SPARE_BLOCKS
+    whole = scheduler_of(on_worker(problem, worker).engine, worker, blocks=blocks)
     return replace(
         whole,
         token_budget=TOKEN_BUDGET if whole.chunked_prefill else LONGEST_PROMPT + LONGEST_ANSWER,
@@ -95,15 +99,15 @@ def _grid(problem: ServingProblem, worker: Worker) -> Grid:
     return Grid(tp=worker.tp, dp=worker.dpa, pp=worker.pp, ep=worker.ep if experts else 1, etp=worker.etp if experts else 1)
 
 
-def _requests(seed: int) -> Requests:
+def _requests(seed: int, *, count: int) -> Requests:
     """Traffic of a proof: arrivals are turns."""
     random = Random(seed)
     return Requests(
-        arrival_s=np.array(sorted(random.randrange(2 * REQUESTS) for _ in range(REQUESTS)), dtype=np.float64),
-        inputs=np.array([random.randint(1, LONGEST_PROMPT) for _ in range(REQUESTS)], dtype=np.int64),
-        outputs=np.array([random.randint(1, LONGEST_ANSWER) for _ in range(REQUESTS)], dtype=np.int64),
+        arrival_s=np.array(sorted(random.randrange(2 * REQUESTS) for _ in range(count)), dtype=np.float64),
+        inputs=np.array([random.randint(1, LONGEST_PROMPT) for _ in range(count)], dtype=np.int64),
+        outputs=np.array([random.randint(1, LONGEST_ANSWER) for _ in range(count)], dtype=np.int64),
         concurrency=0,
-        block_offsets=np.zeros(REQUESTS + 1, dtype=np.int64),
+        block_offsets=np.zeros(count + 1, dtype=np.int64),
         blocks=np.zeros(0, dtype=np.int64),
         block_tokens=0,
     )
@@ -115,7 +119,8 @@ def _simulated(problem: ServingProblem, worker: Worker, scheduler: Scheduler, re
 
     def watch(now: float, state: State, rank: int, slot: int) -> None:
         for entry in state.batch[rank, slot, : state.batch_size[rank, slot]].tolist():
-            log.append((round(now), entry[ENTRY], entry[TOKENS]))
+            if entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED]:
+                log.append((round(now), entry[ENTRY], entry[TOKENS]))
 
     table = step_table(on_worker(problem, worker), worker)
     fleet = Fleet(scheduler=scheduler, ranks=worker.dpa)

@@ -17,7 +17,9 @@ from shardwright.serving.policy.state import (
     DONE,
     ENTRY,
     GENERATED,
+    GUESSES,
     LEFT,
+    LOOKAHEAD,
     NEXT,
     NONE,
     NUM_WAITING,
@@ -138,7 +140,8 @@ def run_all(state: State, steady: Steady, columns: Columns, run: Run, chances: F
         if end <= at:
             pass_time(run, end)
             end_iteration(state, steady, run, chances, worker)
-            if min(until, next_arrival(run)) <= end or run.begins[worker] > end:
+            again = run.workers[worker, UNDER_WAY] > 0 and run.ends[worker, run.workers[worker, OLDEST]] <= end
+            if again or min(until, next_arrival(run)) <= end or run.begins[worker] > end:
                 continue
             at = end
         pass_time(run, at)
@@ -243,7 +246,8 @@ def begin_iteration(state: State, steady: Steady, columns: Columns, run: Run, wo
         return
     seconds = worker_seconds(state, steady, columns, run, worker, slot)
     place = (workers[worker, OLDEST] + workers[worker, UNDER_WAY]) % run.ends.shape[1]
-    run.ends[worker, place] = now + seconds
+    before = run.ends[worker, (place - 1) % run.ends.shape[1]] if workers[worker, UNDER_WAY] > 0 else 0.0
+    run.ends[worker, place] = max(before, now + seconds)
     run.slot_of[worker, place] = slot
     workers[worker, UNDER_WAY] += 1
     run.begins[worker] = now + seconds / run.numbers[STAGES]
@@ -259,9 +263,10 @@ def plan_worker(state: State, steady: Steady, run: Run, worker: int, under_way: 
     workers, ranks = run.workers, run.numbers[RANKS]
     slot = run.free[worker, workers[worker, NUM_FREE] - 1]
     planned = 0
+    counted = run.numbers[STAGES] == 1 and state.settings[GUESSES] == 0 and state.settings[LOOKAHEAD] == 0
     for rank in range(worker * ranks, (worker + 1) * ranks):
         before = state.ranks[rank, NUM_WAITING]
-        planned += plan_folded(state, steady, rank, slot, under_way)
+        planned += plan_folded(state, steady, rank, slot, under_way, counted)
         run.numbers[QUEUE] += state.ranks[rank, NUM_WAITING] - before
         for entry in range(state.batch_size[rank, slot]):
             request = state.batch[rank, slot, entry, ENTRY]

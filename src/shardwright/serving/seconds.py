@@ -109,6 +109,15 @@ def whole_prompt(columns: Columns, tokens: float) -> float:
 
 
 @inner
+def at_tokens(values: FloatArray, tokens: int) -> float:
+    """A column of tokens; beyond its end as before it."""
+    last = len(values) - 1
+    if tokens <= last:
+        return float(values[tokens])
+    return float(values[last] + (values[last] - values[last - 1]) * (tokens - last))
+
+
+@inner
 def parts_of(columns: Columns, counts: FloatArray, prompts: float, windowed: float, parts: FloatArray) -> float:
     """Seconds of an iteration, and into `parts` those of its parts.
 
@@ -118,7 +127,7 @@ def parts_of(columns: Columns, counts: FloatArray, prompts: float, windowed: flo
     tokens, sequences, decoding = int(counts[T]), int(counts[S]), int(counts[D])
     scalars = columns.scalars
     replays = tokens <= scalars[LARGEST] and (counts[PROMPTS] == 0.0 or scalars[PIECEWISE] > 0.0)
-    parts[BASE] = columns.replayed[tokens] if replays else columns.launched[tokens]
+    parts[BASE] = at_tokens(columns.replayed if replays else columns.launched, tokens)
     parts[HEAD] = columns.head[sequences] if sequences > 0 else 0.0
     parts[DECODE] = columns.start[decoding] + columns.slope[decoding] * counts[K] + windowed if decoding > 0 else 0.0
     parts[PROMPT] = prompts

@@ -13,7 +13,8 @@ from shardwright.cost.degree_rows import Rows
 from shardwright.cost.inference.attention import prompt_seconds
 from shardwright.cost.inference.decode import decode_columns
 from shardwright.cost.inference.forward import ForwardSeconds, forward_seconds, is_head
-from shardwright.cost.inference.networks import LIBRARY_OF, engine_networks
+from shardwright.cost.inference.libraries import expert_library, library_of
+from shardwright.cost.inference.networks import engine_networks
 from shardwright.cost.inference.products import Products
 from shardwright.cost.scan import scan_seconds
 from shardwright.dtype import Dtype
@@ -135,7 +136,8 @@ def products_of(problem: ServingProblem) -> Products:
         machine=_machine(device, NumberFormat.BF16),
         by_format={one: _machine(device, one) for one in sorted(formats)},
         precision=precision,
-        library=LIBRARY_OF.get(problem.engine.engine, ""),
+        library=library_of(problem.engine),
+        expert_library=expert_library(problem.engine),
     )
 
 
@@ -202,9 +204,7 @@ class _Core:
 
     @staticmethod
     def of(block: Block, problem: ServingProblem, worker: Worker, machine: Machine) -> _Core:
-        return _Core(
-            block=block, machine=machine, worker=worker, kv=problem.job.precision.kv, library=LIBRARY_OF.get(problem.engine.engine, "")
-        )
+        return _Core(block=block, machine=machine, worker=worker, kv=problem.job.precision.kv, library=library_of(problem.engine))
 
     def _cores(self) -> list[Operator]:
         return [o for o in self.block.operators if o.attention is not None and not o.attention.cross]

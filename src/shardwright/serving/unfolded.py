@@ -44,7 +44,8 @@ def serve_unfolded(
     """What becomes of requests, iteration by iteration.
 
     At one instant iterations end first, then requests arrive, then iterations begin. A worker with pipeline stages begins the next one a
-    stage's share of the last one's seconds later; an engine that plans ahead fills an iteration when the one before it begins.
+    stage's share of the last one's seconds later, and ends them in their order; an engine that plans ahead fills an iteration when the
+    one before it begins.
 
     Args:
         timing: seconds by another law than the table's. watcher: see there.
@@ -163,7 +164,8 @@ class _Run:
             worker.blocked = True
             return
         seconds = self._seconds(index, slot)
-        worker.under_way.append((self.now + seconds, slot))
+        before = worker.under_way[-1][0] if worker.under_way else 0.0
+        worker.under_way.append((max(before, self.now + seconds), slot))
         worker.begins = self.now + seconds / max(1, self.table.stages)
         self.iterations += 1
         self.busy += seconds

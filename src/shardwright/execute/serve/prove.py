@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from shardwright.execute.serve.scheduled import Scheduled
+from shardwright.errors import StrategyError
+from shardwright.execute.serve.scheduled import Scheduled, run
 from shardwright.execute.serve.served import Log, ServedProof
 from shardwright.execute.serve.server import Server, server
 from shardwright.execute.serve.whole import whole_logits
@@ -15,6 +16,11 @@ from shardwright.execute.shares.parameters import Source, seeded
 from shardwright.model.ir.graph import Model
 from shardwright.serving.policy.state import BLOCK_TOKENS, BLOCKS, INPUTS, PREEMPTED, State
 from shardwright.strategy.plan.plan import Plan
+
+SIZES = (1, 2, 4, 8)
+"""Tokens of a rank that iterations are padded to: fewer kinds of iterations are fewer layouts to derive."""
+MOST_PARAMETERS = 150_000_000
+"""Of a small model: each is held in 8 bytes as drawn and once more by the devices."""
 
 
 def prove_served(
@@ -25,12 +31,18 @@ def prove_served(
     Parameters and prompts are drawn from `seed`. Answers do not end before they are as long as they may be.
 
     Args:
-        plan: of one worker. state: requests and settings of the policy, before anything has arrived. arrivals, stages: see `Scheduled`.
-        simulated: log of the simulation of the same.
+        plan: of one worker. state: requests and settings of the policy, before anything has arrived. arrivals: turn of each request, never
+            falling. stages: see `Scheduled`. simulated: log of the simulation of the same.
 
     Raises:
-        StrategyError: see `server` and `Scheduled`.
+        StrategyError: the model is too large for one process (rule ``execute.size``); others of `server` and `Scheduled`.
     """
+    if model.num_parameters > MOST_PARAMETERS:
+        raise StrategyError(
+            f"the small model still has {model.num_parameters:,} parameters, more than {MOST_PARAMETERS:,} in one process",
+            hint="its widths have no large common divisor: serve another model of the family",
+            rule="execute.size",
+        )
     generator = torch.Generator().manual_seed(seed)
     lengths = state.requests[:, INPUTS].tolist()
     prompts = {r: torch.randint(0, model.vocab, (n,), generator=generator).tolist() for r, n in enumerate(lengths)}
@@ -40,8 +52,10 @@ def prove_served(
     torch.set_num_threads(1)  # tensors are small: threads would wait for each other
     try:
         served = server(model, [plan], prompts=prompts, source=source, size=size, sizes=SIZES)
-        scheduled = Scheduled(server=served, state=state, arrivals=arrivals, stages=stages)
-        scheduled.run()
+        scheduled = Scheduled(server=served, state=state, stages=stages)
+        for request, turn in enumerate(arrivals):
+            scheduled.expect(turn, request)
+        run(scheduled)
         difference = largest_difference(served, source)
     finally:
         torch.set_num_threads(threads)
@@ -55,10 +69,6 @@ def prove_served(
         computed=sum(len(times) for by_position in served.logits.values() for times in by_position.values()),
         difference=difference,
     )
-
-
-SIZES = (1, 2, 4, 8)
-"""Tokens of a rank that iterations are padded to: fewer kinds of iterations are fewer layouts to derive."""
 
 
 def largest_difference(served: Server, source: Source) -> float:

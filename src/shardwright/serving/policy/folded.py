@@ -20,7 +20,6 @@ from shardwright.serving.policy.state import (
     FREE,
     FULL,
     GENERATED,
-    GUESSES,
     HELD,
     IN_FLIGHT,
     INPUTS,
@@ -62,8 +61,13 @@ from shardwright.serving.policy.steady import (
 
 
 @inner
-def plan_folded(state: State, steady: Steady, rank: int, slot: int, under_way: int) -> int:
-    """Fill the rank's next iteration; how many requests are in it. `under_way`: a slot whose iteration has not ended; NONE = none."""
+def plan_folded(state: State, steady: Steady, rank: int, slot: int, under_way: int, counted: bool) -> int:
+    """Fill the rank's next iteration; how many requests are in it.
+
+    Args:
+        under_way: a slot whose iteration has not ended; NONE = none. counted: requests that decode may be counted: they get one token each
+            time, and are in one iteration at a time, or in the next one too.
+    """
     if steady.ranks[rank, ON]:
         look(state, rank)
         if can_fold(state, steady, rank):
@@ -75,7 +79,7 @@ def plan_folded(state: State, steady: Steady, rank: int, slot: int, under_way: i
         leave_steady(state, steady, rank, under_way)
     no_step(steady, rank, slot)
     size = plan(state, rank, slot)
-    if state.settings[GUESSES] == 0:
+    if counted:
         enter_steady(state, steady, rank)
     return int(size)
 

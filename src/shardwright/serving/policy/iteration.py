@@ -64,14 +64,14 @@ def never_fits(state: State, request: int) -> bool:
     """Its last token but one would need more blocks than there are, even alone."""
     inputs, answer = state.requests[request, INPUTS], wanted_tokens(state, request)
     ahead = state.settings[LOOKAHEAD] + state.settings[GUESSES] if answer > 1 else 0
+    if not state.settings[CHUNKED_PREFILL] and state.settings[BATCHING] != PREFILL_FIRST and inputs > state.settings[TOKEN_BUDGET]:
+        return True
     if state.settings[ADMISSION] == OF_WHOLE:
         return bool(whole_blocks(state, request) > state.settings[BLOCKS])
     if state.settings[ADMISSION] == OF_ESTIMATE and not state.settings[KNOWS_ENDS]:
         spare = (state.settings[BLOCKS] - 1) * state.settings[BLOCK_TOKENS]
         if inputs + min(float(answer), state.shares[CLIP]) >= spare:
             return True
-    if not state.settings[CHUNKED_PREFILL] and state.settings[BATCHING] != PREFILL_FIRST and inputs > state.settings[TOKEN_BUDGET]:
-        return True
     return bool(blocks_of(state, inputs + answer - 1 + ahead) > state.settings[BLOCKS])
 
 

@@ -6,6 +6,7 @@ from shardwright.compiled import inner
 from shardwright.serving.policy.state import (
     NEXT,
     NONE,
+    NUM_RUNNING,
     NUM_WAITING,
     POLLING,
     SINCE_LOOK,
@@ -21,7 +22,7 @@ from shardwright.serving.policy.state import (
 @inner
 def look(state: State, rank: int) -> None:
     """All that wait are seen, if it is time to look: every so many iterations, and whenever prompts or nothing ran."""
-    if state.ranks[rank, SINCE_LOOK] >= state.settings[POLLING]:
+    if state.ranks[rank, SINCE_LOOK] >= state.settings[POLLING] or state.ranks[rank, NUM_RUNNING] == 0:
         state.ranks[rank, VISIBLE] = state.ranks[rank, NUM_WAITING]
         state.ranks[rank, SINCE_LOOK] = 0
 

@@ -14,7 +14,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.compiled import inner
 from shardwright.serving.policy.blocks import blocks_of
-from shardwright.serving.policy.entries import known_tokens, wanted_tokens
+from shardwright.serving.policy.entries import lacking, wanted_tokens
 from shardwright.serving.policy.in_flight import whole_blocks
 from shardwright.serving.policy.state import (
     ADMISSION,
@@ -169,7 +169,7 @@ def enter_steady(state: State, steady: Steady, rank: int) -> None:
     for at in range(state.ranks[rank, NUM_RUNNING]):
         request = state.running[rank, at]
         state.requests[request, PLACE] = at
-        if known_tokens(state, request) - state.requests[request, COMPUTED] > 0 and not decodes_next(state, request):
+        if lacking(state, request) > 0 and not decodes_next(state, request):
             if partial != NONE:
                 return
             partial = request

@@ -29,12 +29,11 @@ _SOURCES: Final = (
     (re.compile(r"lm-sys"), "lmsys"),
 )
 _PROTOCOLS: Final = (("InferenceX", "inferencex"), ("fixed", "fixed"))
-_ATTENTION: Final = re.compile(r"attn tp([0-9]+) dp([0-9]*)")
-_EXPERTS: Final = re.compile(r"moe_tp([0-9]+) moe_ep([0-9]+)")
-_POOLS: Final = re.compile(r"prefill workers=([0-9]+).*decode workers=([0-9]+)")
+_ATTENTION: Final = re.compile(r"attn tp([0-9]{1,6}) dp([0-9]{0,6})")
+_POOLS: Final = re.compile(r"prefill workers=([0-9]{1,6})\b.*decode workers=([0-9]{1,6})\b")
 _RUN: Final = re.compile(r"\b(20[0-9]{2})_([0-9]{2})_([0-9]{2})_")
 _UNKNOWN: Final = ("", "not stated", "not recorded", "not stated per row", "n/a", "unknown", "gemm:nan")
-_DUAL: Final = re.compile(r"P([0-9]+)/D([0-9]+)")
+_DUAL: Final = re.compile(r"P([0-9]{1,6})/D([0-9]{1,6})")
 
 NAMES: Final = [
     *("source_id", "source", "table_or_row", "model_name", "gpu", "gpu_count", "engine", "replicas", "tp", "dpa", "ep", "pp", "workers"),
@@ -66,11 +65,15 @@ def metric_rows(
         value = row.get("value", "")
         if metric:
             made[metric] = value
-        elif row.get(METRIC, "").endswith("_per_s_per_gpu") and row.get("gpus", "").isdigit() and _is_number(value):
+        elif row.get(METRIC, "").endswith("_per_s_per_gpu") and _is_whole(row.get("gpus", "")) and _is_number(value):
             made.setdefault("output_tokens_per_s", f"{float(value) * int(row['gpus']):.6g}")
         else:
             made["notes"] = f"{made['notes']}; {row.get(METRIC, '')} {value}".strip("; ")
     return NAMES, iter([(line, [made.get(name, "") for name in NAMES]) for line, made in joined.values()])
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
 
 
 def _is_number(text: str) -> bool:
@@ -86,7 +89,7 @@ def _configuration(row: Mapping[str, str]) -> dict[str, str]:
     if row.get("batch_or_concurrency", "").startswith("max"):
         made["protocol"] = "maximum"
     for name, column in (("isl", "isl"), ("osl", "osl"), ("concurrency", "batch_or_concurrency"), ("gpu_count", "gpus")):
-        made[name] = row.get(column, "") if row.get(column, "").isdigit() else ""
+        made[name] = row.get(column, "") if _is_whole(row.get(column, "")) else ""
     made["degrees"] = row.get("degrees", "")
     made["kv_precision"] = "" if row.get("kv_precision", "") in _UNKNOWN else row.get("kv_precision", "")
     made["precision"] = "" if row.get("precision", "") in _UNKNOWN else row.get("precision", "")
@@ -107,14 +110,14 @@ def _degrees(row: Mapping[str, str]) -> dict[str, str]:
         return made
     attention = _ATTENTION.search(notes)
     tp = attention[1] if attention else plain["tp"]
-    dpa = (attention[2] if attention else "") or (plain["dp"] if plain["dp"].isdigit() else "")
+    dpa = (attention[2] if attention else "") or (plain["dp"] if _is_whole(plain["dp"]) else "")
     if "attn DP" in plain["tp"]:
         tp = "1"
     return {
-        "tp": tp if tp.isdigit() else "",
+        "tp": tp if _is_whole(tp) else "",
         "dpa": dpa,
-        "ep": plain["ep"] if plain["ep"].isdigit() and plain["ep"] != "0" else "",
-        "pp": plain["pp"] if plain["pp"].isdigit() else "",
+        "ep": plain["ep"] if _is_whole(plain["ep"]) and plain["ep"] != "0" else "",
+        "pp": plain["pp"] if _is_whole(plain["pp"]) else "",
     }
 
 
