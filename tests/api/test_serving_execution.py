@@ -23,7 +23,9 @@ REQUEST = ServingRequest(model="llama-3.2-1b", cluster="h100-sxm:8", deployment=
     ("model", "deployment", "engine"),
     [
         ("mistral-7b", "tp2", "vllm"),
-        ("deepseek-v2-lite", "dpa2 ep2", "sglang"),
+        ("deepseek-v2-lite", "prefill 1x(tp2) decode 1x(dpa2 ep2)", "sglang"),
+        pytest.param("mistral-7b", "prefill 1x(tp2) decode 1x(tp1)", "vllm", marks=pytest.mark.proof),
+        pytest.param("nemotron-3-nano", "prefill 1x(pp2) decode 1x(tp2)", "tensorrt-llm", marks=pytest.mark.proof),
         pytest.param("gpt-oss-20b", "tp2 ep2", "vllm", marks=pytest.mark.proof),
         pytest.param("nemotron-3-nano", "tp2 pp2", "tensorrt-llm", marks=pytest.mark.proof),
         pytest.param("deepseek-r1", "dpa8 ep8", "sglang", marks=pytest.mark.proof),
@@ -32,7 +34,7 @@ REQUEST = ServingRequest(model="llama-3.2-1b", cluster="h100-sxm:8", deployment=
         pytest.param("mixtral-8x7b", "pp2 ep2 tp2", "tensorrt-llm", marks=pytest.mark.proof),
     ],
 )
-def test_a_worker_answers_as_the_unsplit_model(model: str, deployment: str, engine: str) -> None:
+def test_a_deployment_answers_as_the_unsplit_model(model: str, deployment: str, engine: str) -> None:
     found = served_execution(replace(REQUEST, model=model, deployment=deployment, engine=engine))
     assert found.equal
     assert 0.0 < found.difference <= 1e-10

@@ -1,4 +1,4 @@
-"""Against Dynamo's offline replay (pip install --no-deps ai-dynamo ai-dynamo-runtime, 1.6.1), a simulator of the same schedulers by others."""
+"""Against Dynamo's offline replay (1.6.1, pip install --no-deps ai-dynamo ai-dynamo-runtime), a simulator of these schedulers by others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _vllm() -> list[Workload]:
         workload("poisson, near saturation", Poisson(per_second=16, requests=400), lengths((200, 2000), (20, 300)), own()),
         workload("whole prompts", Poisson(per_second=20, requests=300), lengths((200, 1500), (20, 300)), own(chunked_prefill=False)),
         workload("preemption", loop(32, 320), medium, own(**tight)),
-        workload("preemption, blocks of 1", loop(32, 200), medium, own(blocks=24000, block_tokens=1)),
+        workload("preemption, blocks of 4", loop(32, 200), medium, own(blocks=6000, block_tokens=4)),
         workload("preemption, small budget", loop(32, 200), medium, own(token_budget=512, **tight)),
         workload("preemption, prefix cache", loop(32, 320), medium, own(prefix_cache=True, **tight)),
         workload("shared prefixes", Poisson(per_second=12, requests=300), long, own(prefix_cache=True), prefix=shared),

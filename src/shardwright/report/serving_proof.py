@@ -31,9 +31,9 @@ def render_served(found: ServedProof) -> Words:
     turns = len({turn for turn, _, _ in found.log})
     return Words(
         Text.assemble(
-            ("The worker answers as the unsplit model does.\n", "green")
+            ("The deployment answers as the unsplit model does.\n", "green")
             if found.equal
-            else ("The worker does NOT answer as the unsplit model.\n", "red"),
+            else ("The deployment does NOT answer as the unsplit model.\n", "red"),
             f"{found.devices} virtual devices, a model of the same structure with {found.model.num_parameters:,} parameters, float64.\n",
             f"{served} requests, {found.computed:,} tokens in {turns} iterations, {lost} preempted and computed anew; "
             f"logits differ by {found.difference:.1e} at most.\n",

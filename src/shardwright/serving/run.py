@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from shardwright.errors import StrategyError
-from shardwright.serving.deployment import Deployment, Pool, Role
+from shardwright.hardware.cluster import Cluster
+from shardwright.serving.deployment import Deployment, Pool, Role, Worker
+from shardwright.serving.disaggregation import Link, serve_split
 from shardwright.serving.fleet import Fleet, Guessing
+from shardwright.serving.loop import serve
+from shardwright.serving.memory import cached_bytes
 from shardwright.serving.on_worker import on_worker
 from shardwright.serving.problem import ServingProblem
 from shardwright.serving.requests import Requests, Served
 from shardwright.serving.scheduler import scheduler_of
 from shardwright.serving.step_prices import step_table
-from shardwright.serving.loop import serve
 
 
 def simulated(problem: ServingProblem, deployment: Deployment, requests: Requests, *, blocks: tuple[int, ...]) -> Served:
-    """What becomes of the requests.
+    """What becomes of the requests: on aggregated workers, or on prefill workers first and, behind a transfer, on decode workers.
 
     Args:
         blocks: of the cache of each rank, a number for each pool.
     """
-    if len(deployment.pools) > 1:
-        raise StrategyError("prefill and decode pools are not simulated yet", hint="agg")
-    (pool,) = deployment.pools
-    own = on_worker(problem, pool.worker)
-    return serve(requests, step_table(own, pool.worker), fleet_of(own, pool, blocks=blocks[0]))
+    own = [on_worker(problem, pool.worker) for pool in deployment.pools]
+    tables = [step_table(one, pool.worker) for one, pool in zip(own, deployment.pools, strict=True)]
+    fleets = [fleet_of(one, pool, blocks=count) for one, pool, count in zip(own, deployment.pools, blocks, strict=True)]
+    if len(fleets) == 1:
+        return serve(requests, tables[0], fleets[0])
+    link = link_between(problem, deployment)
+    return serve_split(requests, (tables[0], tables[1]), (fleets[0], fleets[1]), link).served
 
 
 def fleet_of(problem: ServingProblem, pool: Pool, *, blocks: int) -> Fleet:
@@ -35,3 +39,34 @@ def fleet_of(problem: ServingProblem, pool: Pool, *, blocks: int) -> Fleet:
         ranks=pool.worker.dpa,
         guessing=Guessing(acceptance=speculation.acceptance if speculation else 0.0, seed=problem.job.seed),
     )
+
+
+def link_between(problem: ServingProblem, deployment: Deployment) -> Link:
+    """What keys and values go over from a prefill worker: the island's links where the whole deployment lies in one, else the cards of its
+    devices.
+
+    Every device of a rank sends what it holds, side by side with the others; of the two workers the one with fewer devices is the
+    slower end.
+    """
+    cluster, workers = problem.cluster, [pool.worker for pool in deployment.pools]
+    bandwidth, latency_s = _way(cluster, deployment.devices)
+    least = min(_rank_devices(worker) for worker in workers)
+    token, sequence = cached_bytes(problem, workers[0])
+    return Link(
+        bandwidth=bandwidth * least,
+        latency_s=latency_s,
+        bytes_per_token=token * _rank_devices(workers[0]),
+        bytes_per_sequence=float(sequence * _rank_devices(workers[0])),
+    )
+
+
+def _way(cluster: Cluster, devices: int) -> tuple[float, float]:
+    """Bytes/s of a device and seconds of a message, on the tier that joins so many devices."""
+    tiers = cluster.tiers()
+    tier = next((tier for tier in tiers if tier.num_devices >= devices), tiers[-1])
+    return tier.bandwidth, tier.latency_s
+
+
+def _rank_devices(worker: Worker) -> int:
+    """Devices that hold parts of one request's cache."""
+    return worker.tp * worker.cp * worker.pp

@@ -86,17 +86,36 @@ def go_on(state: State, rank: int, chunk: int, total: float) -> int:
 
 
 @inner
-def add_prompts(state: State, rank: int) -> int:
-    """Prompts of the next iteration; how many requests have a part in it."""
+def expected_of_all(state: State, rank: int) -> float:
+    """Tokens that all answers may still have."""
+    expected = 0.0
+    for at in range(state.ranks[rank, NUM_RUNNING]):
+        expected += expected_tokens(state, state.running[rank, at])
+    return expected
+
+
+@inner
+def wants_prompts(state: State, rank: int) -> bool:
+    """Somebody may be let in, or a prompt goes on."""
+    if state.ranks[rank, NUM_RUNNING] == 0:
+        state.ranks[rank, FULL] = 0
+    if state.ranks[rank, CHUNKED] != NONE:
+        return True
+    if first_waiting(state, rank) == NONE:
+        return False
+    if state.ranks[rank, NUM_RUNNING] >= state.settings[MAX_SEQUENCES]:
+        state.ranks[rank, FULL] = 1
+    return bool(state.ranks[rank, FULL] == 0)
+
+
+@inner
+def add_prompts(state: State, rank: int, expected: float) -> int:
+    """Prompts of the next iteration; how many requests have a part in it. `expected`: see `expected_of_all`."""
     block = state.settings[BLOCK_TOKENS]
     running = state.ranks[rank, NUM_RUNNING]
     aside = running if state.settings[MIXES_DECODE] else 0
     now = float(state.ranks[rank, FREE] * block - aside)
-    total = now
-    for at in range(running):
-        total -= expected_tokens(state, state.running[rank, at]) * state.share[rank]
-    if state.settings[KNOWS_ENDS]:
-        sort_ends(state, rank)
+    total = now - expected * state.share[rank]
     inputs = state.settings[PROMPT_TOKENS] - aside
     chunk = state.settings[TOKEN_BUDGET] - aside
     chunked = state.ranks[rank, CHUNKED] != NONE
@@ -239,14 +258,11 @@ def decode_running(state: State, rank: int, count: int) -> None:
 def plan_prefill_first(state: State, rank: int) -> None:
     """Fill the next iteration of a rank."""
     running = state.ranks[rank, NUM_RUNNING]
-    if running == 0:
-        state.ranks[rank, FULL] = 0
-    chunked = state.ranks[rank, CHUNKED] != NONE
-    if not chunked and running >= state.settings[MAX_SEQUENCES] and first_waiting(state, rank) != NONE:
-        state.ranks[rank, FULL] = 1
-    wanted = chunked or (not state.ranks[rank, FULL] and first_waiting(state, rank) != NONE)
-    if wanted and add_prompts(state, rank) > 0:
-        if state.settings[MIXES_DECODE] or state.settings[ONLY_ANSWERS]:
-            decode_running(state, rank, running)
-        return
+    if wants_prompts(state, rank):
+        if state.settings[KNOWS_ENDS]:
+            sort_ends(state, rank)
+        if add_prompts(state, rank, expected_of_all(state, rank)) > 0:
+            if state.settings[MIXES_DECODE] or state.settings[ONLY_ANSWERS]:
+                decode_running(state, rank, running)
+            return
     decode_all(state, rank)

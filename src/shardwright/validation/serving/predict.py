@@ -18,7 +18,6 @@ from shardwright.validation.serving.evaluator import ServingPrediction
 
 NEAR_CAPACITY: Final = (0.8, 1.2)
 """Loads of the cache at which an error of a few per cent in memory decides whether requests wait."""
-ENDLESS: Final = 1 << 40
 
 
 def predict_serving(case: ServingCase, constants: ServingConstants) -> ServingPrediction:
@@ -33,9 +32,9 @@ def predict_serving(case: ServingCase, constants: ServingConstants) -> ServingPr
     blocks = tuple(memory.blocks for memory in memories)
     seen = metrics(requests, simulated(problem, case.deployment, requests, blocks=blocks))
     load = cache_load(case, problem=problem, tokens=memories[-1].tokens)
-    endless = None
-    if NEAR_CAPACITY[0] <= load <= NEAR_CAPACITY[1]:
-        free = simulated(problem, case.deployment, requests, blocks=tuple(ENDLESS for _ in blocks))
+    endless = None  # the cache is endless where it holds twice what it is said to: of what requests hold, all fits then
+    if NEAR_CAPACITY[0] <= load <= NEAR_CAPACITY[1] and case.ttft_s is not None:
+        free = simulated(problem, case.deployment, requests, blocks=tuple(2 * number for number in blocks))
         endless = metrics(requests, free).ttft.mean
     return ServingPrediction(
         tpot_s=seen.tpot.mean, ttft_s=seen.ttft.mean, tokens_per_s=seen.tokens_per_second, cache_load=load, endless_ttft_s=endless
