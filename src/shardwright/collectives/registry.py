@@ -66,7 +66,8 @@ LIBRARIES: Final = MappingProxyType(
 ONLY: Final = MappingProxyType({(library, Collective.BROADCAST): ("ring",) for library in ("nccl", "synthesised")})
 
 # Libraries that call NCCL for what they have nothing of their own for: its buffers are there, and inside an island its kernels run.
-CALL_NCCL: Final = ("nccl", "synthesised", *ENGINES, *(f"{engine}-multimem" for engine in ENGINES), "deepep", "one-sided")
+OWN_KERNELS: Final = (*ENGINES, *(f"{engine}-multimem" for engine in ENGINES), "deepep", "one-sided")
+CALL_NCCL: Final = ("nccl", "synthesised", *OWN_KERNELS)
 
 
 @cache

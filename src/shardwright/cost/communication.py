@@ -12,7 +12,7 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import PriceList, collective_seconds, price_list
 from shardwright.collectives.members import PairRates
-from shardwright.collectives.registry import CALL_NCCL, algorithms_for
+from shardwright.collectives.registry import CALL_NCCL, OWN_KERNELS, algorithms_for
 from shardwright.collectives.span import Span, lie_alike, span_of, span_with
 from shardwright.cost.degree_rows import Rows
 from shardwright.hardware.catalog.kernel_tables import SAME_LINKS, TABLE_ORIGIN, CollectiveCurve, collective_curves, curve_seconds
@@ -57,7 +57,7 @@ def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
 
 def _curves(cluster: Cluster, library: str) -> tuple[CollectiveCurve, ...]:
     """NCCL's curves, and those of an engine's own kernels in the place of its."""
-    own = engine_curves(cluster.node, library=library.removesuffix("-multimem"))
+    own = engine_curves(cluster.node, library=library.removesuffix("-multimem")) if library in OWN_KERNELS else ()
     replaced = {(c.collective, c.num_devices) for c in own}
     return (*(c for c in collective_curves(cluster.node) if (c.collective, c.num_devices) not in replaced), *own)
 

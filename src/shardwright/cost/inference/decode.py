@@ -40,8 +40,8 @@ def decode_columns(
     A window is not applied here: its K is the sum of min(context, window). Neither is a sparse selection.
 
     How well a line in the contexts represents the kernels: against rows of 64 to 65,536 keys that come from memory the tables err by 3 to
-    6 % in the median and 10 to 23 % at the 90th percentile for vLLM, SGLang and latent attention on Hopper and Blackwell, TensorRT-LLM's by
-    4 to 11 % (docs/serving-kernels.md). Where keys fit the device's cache rows are faster than that line; an engine's are not.
+    6 % in the median and 10 to 24 % at the 90th percentile for vLLM, SGLang and latent attention on Hopper and Blackwell, TensorRT-LLM's by
+    4 to 12 % (docs/serving-kernels.md). Where keys fit the device's cache rows are faster than that line; an engine's are not.
 
     Args:
         shape: of the core, or absorbed (`model.absorbed.Latent.core`). kv: format of the cache. heads, kv_heads: of this device.
@@ -49,7 +49,7 @@ def decode_columns(
             asked for first.
 
     Leaves out: contexts that differ between sequences (kernels split long ones), writing of new keys beyond the table's.
-    Source: tables of aiconfigurator-core 0.12.0 (generation attention and MLA), docs/kernels.md.
+    Source: tables of aiconfigurator-core 0.12.0 (generation attention and MLA), docs/serving-kernels.md.
     """
     n = np.asarray(sequences, dtype=np.float64)
     key_heads = np.maximum(np.asarray(kv_heads, dtype=np.float64), 1.0) + np.zeros_like(n)

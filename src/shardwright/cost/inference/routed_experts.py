@@ -52,7 +52,7 @@ def routed_experts_seconds(
         skew: routed copies of the busiest device over the mean. library: engine, or engine and kernel (``vllm/triton``).
 
     Leaves out: the router, shared experts, sums over devices; that skewed experts on one device are slower than even ones.
-    Source: tables of aiconfigurator-core 0.12.0 (MoE), balanced and power-law rows, docs/kernels.md.
+    Source: tables of aiconfigurator-core 0.12.0 (MoE), balanced and power-law rows, docs/serving-kernels.md.
     """
     at = np.asarray(tokens, dtype=np.float64)
     each = width / etp

@@ -64,7 +64,7 @@ def small_gemm_seconds(
         library: the engine (``vllm``, ``sglang``, ``trtllm``), whose kernels are asked for first.
 
     Leaves out: what unpacking costs the multiplications (Marlin's kernels are at .8 of the plain ones beyond 64 tokens), biases.
-    Source: tables of aiconfigurator-core 0.12.0, docs/kernels.md.
+    Source: tables of aiconfigurator-core 0.12.0, docs/serving-kernels.md.
     """
     tokens = np.asarray(m, dtype=np.float64)
     outputs, inputs = (np.asarray(side, dtype=np.float64) + np.zeros_like(tokens) for side in (n, k))

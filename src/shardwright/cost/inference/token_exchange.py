@@ -58,7 +58,7 @@ def exchange_ways(
             `communication.dispatch_seconds`.
 
     Leaves out: members with more tokens than others (scale `tokens`), scales beside narrow elements, multiprocessors that kernels hold.
-    Source: tables of aiconfigurator-core 0.12.0 (DeepEP of SGLang, all-to-all of TensorRT-LLM on GB200), docs/kernels.md.
+    Source: tables of aiconfigurator-core 0.12.0 (DeepEP of SGLang, all-to-all of TensorRT-LLM on GB200), docs/serving-kernels.md.
     """
     count = np.asarray(tokens, dtype=np.float64)
     size = span.size.astype(np.float64)

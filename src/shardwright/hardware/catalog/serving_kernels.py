@@ -1,6 +1,6 @@
 """Numbers of serving kernels that formulas use where no table answers. Few; each says which kernel tables it was found in, and how.
 
-None was fitted to a run of an engine. All come from the tables of aiconfigurator-core 0.12.0 (see docs/kernels.md for their errors).
+None was fitted to a run of an engine. All come from tables of aiconfigurator-core 0.12.0 (docs/serving-kernels.md has their errors).
 """
 
 from __future__ import annotations
