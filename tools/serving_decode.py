@@ -12,11 +12,12 @@ from scipy.optimize import nnls
 from serving_rows import LIBRARIES, Arrays, Columns, Line, packed, rows_of, some, steps_of
 
 from shardwright.cost.compute import Machine
-from shardwright.cost.inference.decode import decode_attention, latent_shape_of
-from shardwright.hardware.catalog.serving_kernels import DECODE_LAUNCHES, DECODE_TILE
+from shardwright.cost.inference.decode import decode_columns
+from shardwright.hardware.catalog.serving_kernels import DECODE_BANDWIDTH, DECODE_LAUNCHES, DECODE_TILE
 from shardwright.hardware.catalog.serving_tables import STEPS, octave_grid
 from shardwright.hardware.device import Accelerator
 from shardwright.job.serving import NumberFormat
+from shardwright.model.absorbed import Latent
 from shardwright.model.ir.operator import AttentionShape
 
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -45,21 +46,25 @@ def line_of(context: np.ndarray, seconds: np.ndarray, *, start: float, slope: fl
     return float(found[0]) + start, float(found[1]) + slope
 
 
-def fair_rows(name: str, rows: Columns, *, elements: int, width: float) -> Columns:
-    """Rows whose keys come from memory, as an engine's do: between two layers' reading it reads all the other layers' keys and weights.
+def from_memory(name: str, rows: Columns, *, elements: int, width: float) -> np.ndarray:
+    """Which rows' keys come from memory, as an engine's do: between two layers' reading it reads all the other layers' keys and weights.
 
     A row repeats one kernel on the same keys. Where they fit the device's cache (up to half as much again) reading them costs next to
     nothing, which says nothing of an engine; where they are an eighth of it or less, reading is not what takes the time.
     """
     cache = L2_MIB.get(name, BLACKWELL_L2_MIB) * 2.0**20
     read = rows["batch_size"] * rows["key_heads"] * elements * width * rows["context"]
-    fair = (read <= cache / 8) | (read >= 1.5 * cache)
-    fair &= (rows["context"] >= SHORTEST) & (rows["context"] <= LONGEST)
-    return some(rows, fair & (rows["num_heads"] % rows["key_heads"] == 0))
+    return (read <= cache / 8) | (read >= 1.5 * cache)
+
+
+def as_from_memory(rows: Columns, *, fair: np.ndarray, read: float) -> np.ndarray:
+    """Seconds of a cell's rows: those out of the cache no less than the fastest row and reading their keys as fast as kernels do."""
+    least = rows["seconds"].min() + read * rows["context"] / DECODE_BANDWIDTH
+    return np.where(fair, rows["seconds"], np.maximum(rows["seconds"], least))
 
 
 def table_of(
-    device: Accelerator, rows: Columns, *, elements: int, width: float, key_heads: tuple[int, ...], heads: tuple[int, ...]
+    device: Accelerator, rows: Columns, fair: np.ndarray, *, elements: int, width: float, key_heads: tuple[int, ...], heads: tuple[int, ...]
 ) -> np.ndarray:
     """(2, sequences, key heads, rows): starts over a launch and slopes over reading at peak, never falling along any axis; or nothing.
 
@@ -72,8 +77,12 @@ def table_of(
         if here.sum() < 3:
             continue
         read = b * g * elements * width / device.memory_bandwidth
+        cell, known = some(rows, here), fair[here]
+        seconds = as_from_memory(cell, fair=known, read=read)
+        # Few sequences never leave the cache: without its rows nothing would say what long contexts take.
+        kept = known if known.sum() >= 3 and cell["context"][known].max() >= LONGEST / 4 else np.ones(len(known), dtype=bool)
         least = [_before(table, at) for table in (start, slope)]
-        start[at], slope[at] = line_of(rows["context"][here], rows["seconds"][here], start=least[0], slope=max(least[1], FASTEST * read))
+        start[at], slope[at] = line_of(cell["context"][kept], seconds[kept], start=least[0], slope=max(least[1], FASTEST * read))
     if np.isnan(start).all():
         return np.zeros(0)
     spread = [np.log2(axis) for axis in (SEQUENCES, key_heads, heads)]
@@ -144,7 +153,7 @@ def decode_entries(raw: Path, name: str, machine: Machine) -> tuple[Arrays, list
         if not rows:
             continue
         rows |= {"context": rows["step"] + 1.0, "key_heads": np.ones_like(rows["num_heads"])}
-        shape = latent_shape_of(heads=128, kv_lora=LATENT[0], rope=LATENT[1])
+        shape = Latent(heads=128, width=LATENT[0], rope=LATENT[1]).core()
         table, error = judged(machine, rows, shape=shape, kv=kv, elements=sum(LATENT), axes=(SEQUENCES, (1, 2), LATENT_ROWS))
         if table.size and np.median(table[1][SEQUENCES.index(64) :, :, : LATENT_ROWS.index(32)]) < SLOWEST * STEPS:
             latents[f"{library} {bits} {sum(LATENT)} {LATENT[0]}"] = table
@@ -167,19 +176,22 @@ def judged(
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """A table, and errors of the formula and of it."""
     device = machine.accelerator
-    kept = fair_rows(device.name.split(" ")[0], rows, elements=elements, width=kv.bytes)
-    table = table_of(device, kept, elements=elements, width=kv.bytes, key_heads=axes[1], heads=axes[2])
+    whole = (rows["context"] >= SHORTEST) & (rows["context"] <= LONGEST) & (rows["num_heads"] % rows["key_heads"] == 0)
+    rows = some(rows, whole)
+    fair = from_memory(device.name.split(" ")[0], rows, elements=elements, width=kv.bytes)
+    table = table_of(device, rows, fair, elements=elements, width=kv.bytes, key_heads=axes[1], heads=axes[2])
+    kept = some(rows, fair)
     if not table.size:
         return table, (np.zeros(0), np.zeros(0))
-    formula = decode_attention(
+    start, slope = decode_columns(
         replace(machine, accelerator=replace(device, name="")),
         shape,
         kv=kv,
         heads=kept["num_heads"],
         kv_heads=kept["key_heads"],
         sequences=kept["batch_size"],
-        context=kept["context"],
     )
+    formula = start + slope * kept["batch_size"] * kept["context"]
     predicted = by_table(device, table, kept, axes=axes, elements=elements, width=kv.bytes)
     return table, (np.abs(formula / kept["seconds"] - 1), np.abs(predicted / kept["seconds"] - 1))
 

@@ -23,6 +23,7 @@ from shardwright.files.text import to_text
 from shardwright.files.trace_file import parse_traces
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.files.yaml_cluster import cluster_from_yaml
+from shardwright.job.serving import ServingJob
 from shardwright.model.catalog.catalog import catalog_entry, load_model
 from shardwright.model.families.huggingface import model_from_config, parse_config
 from shardwright.model.trained import trained
@@ -30,6 +31,8 @@ from shardwright.report.terminal import render_explained, render_explanation
 from shardwright.runtime.arguments import options_of, parse_arguments
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.grid.space import Space, restricted, standard_space
+from shardwright.serving.draw import draw
+from shardwright.serving.trace_file import parse_trace
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.validation.facts import Facts, parse_facts
@@ -45,6 +48,7 @@ from tests.calibrate.test_nccl_tests import NEW
 from tests.files.saved import UNEVEN, grid_plan, simulated
 from tests.files.test_trace_file import TEXT as TRACES
 from tests.search.problems import facts_of, real_problem
+from tests.serving.test_trace_file import AZURE, MOONCAKE, OWN
 from tests.validation.serving_tables import HEADER as SERVING_HEADER
 from tests.validation.serving_tables import LINE as SERVING_LINE
 from tests.validation.test_facts import HEADER, LINE
@@ -104,6 +108,7 @@ def parsers() -> tuple[Parser, ...]:
         Parser(name="explained plan", read=_explained, samples=(json.dumps(grid_plan()), saved("tp2 sp pp2 dp4 mbs1 zero1")), weight=0.4),
         Parser(name="profile", read=parse_profile, samples=(to_text(profile_document(profile())),)),
         Parser(name="trace", read=parse_traces, samples=(TRACES,)),
+        Parser(name="requests", read=_requests, samples=(AZURE, MOONCAKE, OWN)),
         Parser(name="kineto", read=parse_kineto, samples=(json.dumps(DOCUMENT),)),
         Parser(name="nccl-tests", read=parse_nccl_tests, samples=(NEW,)),
         Parser(name="measurements", read=_rows, samples=(table,), weight=2),
@@ -214,6 +219,11 @@ def _launch(text: str) -> object:
     options_of(load_runtime("megatron-core"), parse_arguments(text))
     empty = Measurement(line=2, source_id="s", table_or_row="r", model_name="m", gpu="h100", gpu_count=8, launch=text)
     return launched(empty, assumptions=[])
+
+
+def _requests(text: str) -> object:
+    """As `serve-simulate` reads a file of requests, up to what is served."""
+    return draw(ServingJob(arrivals=parse_trace(_bytes(text), source="requests.csv")), block_tokens=16)
 
 
 def _facts(text: str) -> object:

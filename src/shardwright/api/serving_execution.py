@@ -1,8 +1,8 @@
-"""A worker of a deployment, executed on PyTorch: a small model serves random traffic as the engine's scheduler would."""
+"""Workers of a deployment, executed on PyTorch: a small model serves random traffic as the engine's scheduler would."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -11,16 +11,17 @@ import numpy as np
 from shardwright.api.problems import Progress
 from shardwright.api.serving import serving_problem
 from shardwright.errors import DataError, StrategyError, UsageError
-from shardwright.execute.serve.served import ServedProof
-from shardwright.serving.deployment import Worker
+from shardwright.execute.serve.served import Log, ServedProof
+from shardwright.serving.deployment import Pool, Worker
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.on_worker import on_worker
-from shardwright.serving.policy.state import ENTRY, TOKENS, State, new_state
+from shardwright.serving.policy.state import ENTRY, LIFE, PREEMPTED, TOKENS, State, new_state
 from shardwright.serving.problem import ServingProblem
 from shardwright.serving.request import ServingRequest
-from shardwright.serving.requests import Requests
+from shardwright.serving.requests import Requests, Served
 from shardwright.serving.scheduler import Scheduler, scheduler_of
 from shardwright.serving.step_prices import step_table
+from shardwright.serving.step_table import StepTable
 from shardwright.serving.unfolded import serve_unfolded
 from shardwright.strategy.grid.axes import Grid
 
@@ -34,12 +35,14 @@ SPARE_BLOCKS: Final = 2
 """Blocks of a rank's cache beside those of the longest request: others are preempted, where an engine does that."""
 TOKEN_BUDGET: Final = 8
 SEQUENCES: Final = 4
+TURNS: Final = 1
+"""Of a transfer from a prefill worker to a decode worker."""
 POLLING: Final = 2
 """Iterations between two looks at who came, at most: traffic is short."""
 
 
 def served_execution(request: ServingRequest, *, progress: Progress | None = None) -> ServedProof:
-    """Serve a small model of the same structure on one worker of the deployment, and hold its logits against the unsplit model's.
+    """Serve a small model of the same structure on a worker of each pool, and hold its logits against the unsplit model's.
 
     The engine's scheduler is as `serve-simulate` has it but for its sizes: some requests of some tokens, blocks of four, a cache that is
     too small. Leaves out: caches of prefixes, guesses, number formats below float64, and time.
@@ -50,39 +53,69 @@ def served_execution(request: ServingRequest, *, progress: Progress | None = Non
     """
     try:
         from shardwright.execute.serve.prove import prove_served  # PyTorch is an extra
-        from shardwright.execute.serve.tiny import tiny_worker
+        from shardwright.execute.serve.tiny import tiny_workers
     except ImportError as error:
         raise UsageError("--execute needs PyTorch", hint="pip install 'shardwright[run]'") from error
     problem, deployment = serving_problem(request)
-    if len(deployment.pools) > 1 or deployment.pools[0].worker.cp > 1:
-        raise StrategyError(
-            "only workers that serve whole requests, without cp, are executed by this verb",
-            hint="agg 1x(tp2)",
-            rule="serve.deployment",
-        )
-    worker = deployment.pools[0].worker
+    workers = tuple(pool.worker for pool in deployment.pools)
+    if any(worker.cp > 1 for worker in workers):
+        raise StrategyError("positions of prompts that are cut (cp) are not executed", hint="cp1", rule="serve.deployment")
     tell = progress or (lambda phase, done, total: None)
     tell("make a small model", 0, 0)
-    model, plan = tiny_worker(problem.model, _grid(problem, worker))
-    requests = _requests(request.seed, count=max(REQUESTS, EACH_RANK * worker.dpa))
-    scheduler = _small_scheduler(problem, worker, longest=int((requests.inputs + requests.outputs).max()))
-    log = _simulated(problem, worker, scheduler, requests)
-    slots = worker.pp if worker.pp > 1 else 1 + scheduler.asynchronous
-    state = new_state(requests, scheduler, ranks=worker.dpa, slots=slots)
-    tell(f"serve {sum(tokens for _, _, tokens in log):,} tokens on {plan.devices} virtual devices", 0, 0)
-    arrivals = requests.arrival_s.astype(np.int64).tolist()
-    found = prove_served(model, plan, state, arrivals=arrivals, stages=worker.pp, simulated=log, seed=request.seed)
+    model, plans = tiny_workers(problem.model, [_grid(problem, worker) for worker in workers])
+    requests = _requests(request.seed, count=max(REQUESTS, EACH_RANK * max(worker.dpa for worker in workers)))
+    sides = tuple(_side(problem, pool, longest=int((requests.inputs + requests.outputs).max())) for pool in deployment.pools)
+    log = _simulated(requests, sides)
+    tell(f"serve {sum(tokens for _, _, tokens in log):,} tokens on {sum(plan.devices for plan in plans)} virtual devices", 0, 0)
+    found = prove_served(
+        model,
+        plans,
+        [side.state(requests) for side in sides],
+        arrivals=requests.arrival_s.astype(np.int64).tolist(),
+        stages=[worker.pp for worker in workers],
+        turns=TURNS,
+        simulated=log,
+        seed=request.seed,
+    )
     if not found.equal:
         what = f"a logit differs by {found.difference:.1e}" if found.log == log else "the iterations are not the simulator's"
         raise DataError(f"executed under the deployment {what}", hint="this is an error of Shardwright: report it with the command")
     return found
 
 
-def _small_scheduler(problem: ServingProblem, worker: Worker, *, longest: int) -> Scheduler:
-    """The engine's scheduler of a rank of `worker`, with small sizes; `longest`: tokens of a request."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """A worker of a pool, with small sizes. Its table's seconds are not read."""
+
+    worker: Worker
+    scheduler: Scheduler
+    table: StepTable
+
+    def state(self, requests: Requests) -> State:
+        """Before anything has arrived."""
+        slots = self.worker.pp if self.worker.pp > 1 else 1 + self.scheduler.asynchronous
+        return new_state(requests, self.scheduler, ranks=self.worker.dpa, slots=slots)
+
+    def simulated(self, requests: Requests) -> tuple[Log, Served]:
+        """(second, request, tokens) of all parts of a simulation whose iterations take a second a stage."""
+        log: list[tuple[int, int, int]] = []
+
+        def watch(now: float, state: State, rank: int, slot: int) -> None:
+            for entry in state.batch[rank, slot, : state.batch_size[rank, slot]].tolist():
+                if entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED]:
+                    log.append((round(now), entry[ENTRY], entry[TOKENS]))
+
+        fleet = Fleet(scheduler=self.scheduler, ranks=self.worker.dpa)
+        served = serve_unfolded(requests, self.table, fleet, timing=lambda state, rank, slot: float(self.worker.pp), watcher=watch)
+        return tuple(log), served
+
+
+def _side(problem: ServingProblem, pool: Pool, *, longest: int) -> _Side:
+    """`longest`: tokens of a request."""
+    own = on_worker(problem, pool.worker)
     blocks = -(-longest // BLOCK_TOKENS) + SPARE_BLOCKS
-    whole = scheduler_of(on_worker(problem, worker).engine, worker, blocks=blocks)
-    return replace(
+    whole = scheduler_of(own.engine, pool.worker, blocks=blocks, role=pool.role)
+    scheduler = replace(
         whole,
         token_budget=TOKEN_BUDGET if whole.chunked_prefill else LONGEST_PROMPT + LONGEST_ANSWER,
         max_sequences=SEQUENCES,
@@ -92,6 +125,27 @@ def _small_scheduler(problem: ServingProblem, worker: Worker, *, longest: int) -
         lookahead=0,
         polling=min(whole.polling, POLLING),
     )
+    return _Side(worker=pool.worker, scheduler=scheduler, table=step_table(own, pool.worker))
+
+
+def _simulated(requests: Requests, sides: tuple[_Side, ...]) -> Log:
+    """Logs of all workers, one behind another. What was prefilled comes to the other worker `TURNS` later, the lowest number first."""
+    log, served = sides[0].simulated(requests)
+    if len(sides) == 1:
+        return log
+    there = np.flatnonzero(~np.isnan(served.last_s) & (requests.outputs > 1))
+    came = served.last_s[there] + requests.arrival_s[0] + TURNS
+    order = np.argsort(came, kind="stable")
+    chosen = there[order]
+    some = replace(
+        requests,
+        arrival_s=came[order],
+        inputs=requests.inputs[chosen],
+        outputs=requests.outputs[chosen],
+        block_offsets=np.zeros(len(chosen) + 1, dtype=np.int64),
+    )
+    more, _ = sides[1].simulated(some)
+    return (*log, *((turn, int(chosen[one]), tokens) for turn, one, tokens in more))
 
 
 def _grid(problem: ServingProblem, worker: Worker) -> Grid:
@@ -111,17 +165,3 @@ def _requests(seed: int, *, count: int) -> Requests:
         blocks=np.zeros(0, dtype=np.int64),
         block_tokens=0,
     )
-
-
-def _simulated(problem: ServingProblem, worker: Worker, scheduler: Scheduler, requests: Requests) -> tuple[tuple[int, int, int], ...]:
-    """(second, request, tokens) of all parts of a simulation whose iterations take a second a stage."""
-    log: list[tuple[int, int, int]] = []
-
-    def watch(now: float, state: State, rank: int, slot: int) -> None:
-        for entry in state.batch[rank, slot, : state.batch_size[rank, slot]].tolist():
-            log.append((round(now), entry[ENTRY], entry[TOKENS]))
-
-    table = step_table(on_worker(problem, worker), worker)
-    fleet = Fleet(scheduler=scheduler, ranks=worker.dpa)
-    serve_unfolded(requests, table, fleet, timing=lambda state, rank, slot: float(worker.pp), watcher=watch)
-    return tuple(log)

@@ -166,7 +166,10 @@ def gemm_seconds(
         experts: (tokens of an expert, smaller side of its matrix) where the groups are experts.
         widths: the sides that the matrices are contiguous along; None = n and k.
 
-    Bytes are one pass over both inputs and the output in the compute dtype (16-bit output).
+    Bytes are one pass over both inputs and the output in the compute dtype (16-bit output). The sustained clock multiplies the bytes' share
+    too, which it should not: short products of serving are priced without that (`cost.inference.small_products.form_seconds`). Under the
+    constants as fitted, multiplying the FLOPs alone takes 912 published rows from a mean error of 7.3 to 7.4 % (T4 8.8 to 9.3, SimuMax's
+    B200 4.0 to 4.5), so it waits for constants fitted under it.
     Source: four-number roofline and grids from public kernel tables, see docs/kernels.md; the q-norm joins epilogue traffic to the GEMM.
     """
     rates = machine.gemm

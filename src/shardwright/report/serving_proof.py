@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import RenderableType
 from rich.text import Text
 
 from shardwright.execute.serve.served import ServedProof
@@ -26,15 +25,15 @@ def served_document(found: ServedProof) -> dict[str, Any]:
     }
 
 
-def render_served(found: ServedProof) -> RenderableType:
+def render_served(found: ServedProof) -> Words:
     """What was served, how far logits are from the unsplit model's, and whether the simulator foretold the iterations."""
     served, lost = sum(bool(tokens) for tokens in found.tokens), found.preempted
     turns = len({turn for turn, _, _ in found.log})
     return Words(
         Text.assemble(
-            ("The worker answers as the unsplit model does.\n", "green")
+            ("The deployment answers as the unsplit model does.\n", "green")
             if found.equal
-            else ("The worker does NOT answer as the unsplit model.\n", "red"),
+            else ("The deployment does NOT answer as the unsplit model.\n", "red"),
             f"{found.devices} virtual devices, a model of the same structure with {found.model.num_parameters:,} parameters, float64.\n",
             f"{served} requests, {found.computed:,} tokens in {turns} iterations, {lost} preempted and computed anew; "
             f"logits differ by {found.difference:.1e} at most.\n",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from shardwright.errors import StrategyError
 from shardwright.serving.deployment import Deployment, Pool, Role
 from shardwright.serving.fleet import Fleet, Guessing
+from shardwright.serving.loop import serve
 from shardwright.serving.on_worker import on_worker
 from shardwright.serving.problem import ServingProblem
 from shardwright.serving.requests import Requests, Served
 from shardwright.serving.scheduler import scheduler_of
 from shardwright.serving.step_prices import step_table
-from shardwright.serving.loop import serve
 
 
 def simulated(problem: ServingProblem, deployment: Deployment, requests: Requests, *, blocks: tuple[int, ...]) -> Served:

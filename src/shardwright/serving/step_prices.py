@@ -13,7 +13,8 @@ from shardwright.cost.degree_rows import Rows
 from shardwright.cost.inference.attention import prompt_seconds
 from shardwright.cost.inference.decode import decode_columns
 from shardwright.cost.inference.forward import ForwardSeconds, forward_seconds, is_head
-from shardwright.cost.inference.networks import LIBRARY_OF, engine_networks
+from shardwright.cost.inference.libraries import expert_library, library_of
+from shardwright.cost.inference.networks import engine_networks
 from shardwright.cost.inference.products import Products
 from shardwright.cost.scan import scan_seconds
 from shardwright.dtype import Dtype
@@ -70,7 +71,7 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
             skew=problem.job.expert_skew,
             gap_s=constants.replayed_launch_s,
         )
-        path = _path(found, problem)
+        path = _path(found, block, problem)
         if is_head(block):
             head += path.times(count)
             continue
@@ -135,7 +136,8 @@ def products_of(problem: ServingProblem) -> Products:
         machine=_machine(device, NumberFormat.BF16),
         by_format={one: _machine(device, one) for one in sorted(formats)},
         precision=precision,
-        library=LIBRARY_OF.get(problem.engine.engine, ""),
+        library=library_of(problem.engine),
+        expert_library=expert_library(problem.engine),
     )
 
 
@@ -184,10 +186,16 @@ class _Path:
         return _Path(replayed=self.replayed * count, launched=self.launched * count)
 
 
-def _path(found: ForwardSeconds, problem: ServingProblem) -> _Path:
-    """Where the host launches a block's kernels itself, it takes no less than the host does."""
-    launched = np.maximum(found.total, found.kernels * problem.constants.host_launch_s)
-    return _Path(replayed=found.total, launched=launched)
+def _path(found: ForwardSeconds, block: Block, problem: ServingProblem) -> _Path:
+    """Where the host launches a block's kernels itself, or pieces of a captured graph with the cores between them, it takes no less than
+    that.
+    """
+    constants, total = problem.constants, found.total
+    launched = np.maximum(total, found.kernels * constants.host_launch_s)
+    if problem.engine.full_graphs:
+        return _Path(replayed=total, launched=launched)
+    pieces = sum(o.kind is OperatorKind.ATTENTION or o.scan is not None for o in block.operators)
+    return _Path(replayed=np.maximum(total, pieces * constants.host_piece_s), launched=launched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -202,9 +210,7 @@ class _Core:
 
     @staticmethod
     def of(block: Block, problem: ServingProblem, worker: Worker, machine: Machine) -> _Core:
-        return _Core(
-            block=block, machine=machine, worker=worker, kv=problem.job.precision.kv, library=LIBRARY_OF.get(problem.engine.engine, "")
-        )
+        return _Core(block=block, machine=machine, worker=worker, kv=problem.job.precision.kv, library=library_of(problem.engine))
 
     def _cores(self) -> list[Operator]:
         return [o for o in self.block.operators if o.attention is not None and not o.attention.cross]

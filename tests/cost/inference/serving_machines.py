@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.compute import Machine, machine_of
+from shardwright.cost.inference.decode import decode_columns
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
+from shardwright.job.serving import NumberFormat
+from shardwright.model.ir.operator import AttentionShape
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
 
 DEVICES = ("h200-sxm", "b200-sxm", "mi300x")
@@ -39,3 +45,21 @@ def slower(one: Machine, times: float) -> Machine:
         gemm=replace(one.gemm, overhead_s=one.gemm.overhead_s * times),
         half=replace(one.half, overhead_s=one.half.overhead_s * times),
     )
+
+
+def decode_attention(
+    one: Machine,
+    shape: AttentionShape,
+    *,
+    kv: NumberFormat,
+    heads: int,
+    kv_heads: int,
+    sequences: IntArray,
+    context: FloatArray,
+    queries: int = 1,
+    library: str = "",
+) -> FloatArray:
+    """Seconds of `sequences` that decode at a mean of `context` keys each: the columns put together, keys at most the window's."""
+    start, slope = decode_columns(one, shape, kv=kv, heads=heads, kv_heads=kv_heads, sequences=sequences, queries=queries, library=library)
+    limits = [limit for limit in (shape.window, shape.selected) if limit]
+    return np.asarray(start + slope * sequences * np.minimum(context, min(limits, default=np.inf)))

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from shardwright.cost.compute import Machine
-from shardwright.cost.inference.decode import decode_attention
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
 from shardwright.cost.inference.small_products import small_gemm_seconds
 from shardwright.dtype import Dtype
 from shardwright.job.serving import NumberFormat
 from shardwright.model.ir.operator import AttentionShape
-from tests.cost.inference.serving_machines import machine, untabled
+from tests.cost.inference.serving_machines import decode_attention, machine, untabled
 
 FOLDER = Path(__file__).parent
 CACHES = {"bfloat16": NumberFormat.BF16, "fp8": NumberFormat.FP8}

@@ -35,7 +35,7 @@ def decode_columns(
 
     rows = queries x heads / kv_heads: products of a cached key. Where the device has a table of the library's kernel, it gives e and the
     start by sequences, key heads and rows; f then is 1 (the table has how much less is reached). Keys and values that are one latent
-    (`latent_shape_of`: value elements are part of the key's) are read once.
+    (`model.absorbed`: value elements are part of the key's) are read once.
 
     A window is not applied here: its K is the sum of min(context, window). Neither is a sparse selection.
 
@@ -44,8 +44,9 @@ def decode_columns(
     4 to 11 % (docs/serving-kernels.md). Where keys fit the device's cache rows are faster than that line; an engine's are not.
 
     Args:
-        shape: of the core, or absorbed (`latent_shape_of`). kv: format of the cache. heads, kv_heads: of this device. sequences: (n,).
-        queries: tokens a sequence, guesses + 1; they share the reading of keys. library: the engine, whose kernels are asked for first.
+        shape: of the core, or absorbed (`model.absorbed.Latent.core`). kv: format of the cache. heads, kv_heads: of this device.
+        sequences: (n,). queries: tokens a sequence, guesses + 1; they share the reading of keys. library: the engine, whose kernels are
+            asked for first.
 
     Leaves out: contexts that differ between sequences (kernels split long ones), writing of new keys beyond the table's.
     Source: tables of aiconfigurator-core 0.12.0 (generation attention and MLA), docs/kernels.md.
@@ -78,46 +79,13 @@ def _from_table(
     read: FloatArray,
     flops: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    place = (np.maximum(n, 1.0), key_heads, rows)
+    place, last = (np.maximum(n, 1.0), key_heads, rows), 2.0 ** table.slope.axes[2][-1]
     start = machine.accelerator.launch_s * table.start.ratio(*place)
-    slope = np.maximum(read * table.slope.ratio(*place), flops / machine.attention_peak)
+    held = np.maximum(read * table.slope.ratio(*place), np.minimum(flops, flops * last / rows) / machine.attention_peak)
+    # Beyond the last row the table holds, and multiplications go on at what they reached there, or at the formula's rate if that is more.
+    reached = np.clip(flops * np.minimum(last / rows, 1.0) / (held * machine.attention_peak), LATENT_COMPUTE, 1.0)
+    slope = np.where(rows > last, np.maximum(held, flops / (reached * machine.attention_peak)), held)
     return np.where(n > 0, start, 0.0), slope
-
-
-def decode_attention(
-    machine: Machine,
-    shape: AttentionShape,
-    *,
-    kv: NumberFormat,
-    heads: IntArray | int,
-    kv_heads: IntArray | int,
-    sequences: IntArray,
-    context: FloatArray,
-    queries: int = 1,
-    library: str = "",
-) -> FloatArray:
-    """Seconds of one layer's attention of `sequences` that decode, at a mean of `context` cached keys each, shape (n,).
-
-        t = start + slope x sequences x min(context, window or selection)      see `decode_columns`
-
-    Args:
-        context: (n,) mean keys a sequence, the new one among them. The others: see `decode_columns`.
-    """
-    start, slope = decode_columns(
-        machine, shape, kv=kv, heads=heads, kv_heads=kv_heads, sequences=sequences, queries=queries, library=library
-    )
-    seen = np.asarray(context, dtype=np.float64)
-    for limit in (shape.window, shape.selected):
-        seen = np.minimum(seen, limit) if limit else seen
-    return np.asarray(start + slope * np.asarray(sequences, dtype=np.float64) * seen, dtype=np.float64)
-
-
-def latent_shape_of(*, heads: int, kv_lora: int, rope: int) -> AttentionShape:
-    """The core of absorbed latent attention: one key of latent and rotary part, whose latent is the value, seen by all heads.
-
-    2 x heads x (2 kv_lora + rope) FLOPs and kv_lora + rope elements a cached token. Source: DeepSeek-V2, section 2.1.2.
-    """
-    return AttentionShape(heads=heads, kv_heads=1, head_dim=kv_lora + rope, value_dim=kv_lora)
 
 
 def _elements(shape: AttentionShape) -> float:

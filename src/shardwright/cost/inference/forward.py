@@ -93,11 +93,11 @@ def forward_seconds(block: Block, rows: Rows, *, products: Products, networks: E
     for move in _sums(program):
         (span, *_), volume = spans_along(move.axes[0], rows, networks.library), _volume(move, local)
         if int(span.size.max()) > 1:
-            found[3] += sum_seconds(move.kind, volume=volume, span=span, networks=networks)
+            spent, fused = sum_seconds(move.kind, volume=volume, tokens=rows["mbs"], span=span, networks=networks)
+            found[3] += spent
             kernels += 1
-            if networks.fused_sums and move.kind is Collective.ALL_REDUCE and not is_head(block):
-                kernels -= FUSED_BEHIND_SUMS
-                found[2] -= FUSED_BEHIND_SUMS * gap_s
+            if not is_head(block):
+                found[2] -= np.where(fused, FUSED_BEHIND_SUMS * gap_s, 0.0)
     route = next((o for o in block.operators if o.kind is OperatorKind.ROUTE), None)
     if route is not None and ranks > 1:
         found[4] += exchange_seconds(route, rows, networks=networks, hidden=_width(block))

@@ -7,18 +7,19 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, move_seconds, network_of, spans_along
 from shardwright.cost.degree_rows import Rows
+from shardwright.cost.inference.libraries import library_of
 from shardwright.cost.inference.token_exchange import TokenExchange, exchange_ways
+from shardwright.hardware.catalog.generation import generation_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.model.ir.operator import Operator
 from shardwright.runtime.engines.engine import Engine, ExpertExchange
+from shardwright.runtime.engines.rules import Kind, sum_of
 
-LIBRARY_OF: Final = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
-"""Names that measured kernels have by engine."""
 LOW_LATENCY_TOKENS: Final = 256
 """Most tokens of a rank that DeepEP's kernels for latency take.
 
@@ -32,45 +33,62 @@ class EngineNetworks:
     """Networks of one cluster as an engine uses them.
 
     Args:
-        library: NCCL alone. own: with the engine's kernels, which take buffers of at most `own_bytes`. exchange: who moves tokens to
-            experts;
-            exchanging: that library's network. fused_sums: a sum over ranks, the residual and the norm behind it are one kernel.
+        library: NCCL alone. own: with the engine's kernels; engine: says which sums they take, on devices of `generation`.
+            exchanging: the network of the library that moves tokens to experts.
     """
 
     library: Network
     own: Network
-    own_bytes: int
-    exchange: ExpertExchange
+    engine: Engine
+    generation: int
     exchanging: Network
-    fused_sums: bool
 
 
 def engine_networks(cluster: Cluster, engine: Engine) -> EngineNetworks:
     """Those of an engine on its devices (`runtime.engines.devices.on_device`)."""
-    library = network_of(cluster)
-    name = LIBRARY_OF.get(engine.engine, "nccl")
-    suffix = "-multimem" if engine.multimem and name != "nccl" else ""
+    library, name = network_of(cluster), library_of(engine)
+    suffix = "-multimem" if engine.multimem and name else ""
     moved = {ExpertExchange.DEEPEP: "deepep", ExpertExchange.ONE_SIDED: "one-sided"}.get(engine.exchange)
     return EngineNetworks(
         library=library,
-        own=network_of(cluster, library=f"{name}{suffix}"),
-        own_bytes=engine.custom_all_reduce_bytes,
-        exchange=engine.exchange,
+        own=network_of(cluster, library=f"{name}{suffix}") if name else library,
+        engine=engine,
+        generation=generation_of(cluster.node.accelerator),
         exchanging=network_of(cluster, library=moved) if moved else library,
-        fused_sums=engine.fused_all_reduce,
     )
 
 
-def sum_seconds(kind: Collective, *, volume: FloatArray, span: Span, networks: EngineNetworks) -> FloatArray:
-    """(t,) seconds of a collective over tensor parallel ranks: by the engine's kernels up to their largest buffer, no slower than that
-    beyond.
+def sum_seconds(
+    kind: Collective, *, volume: FloatArray, tokens: IntArray, span: Span, networks: EngineNetworks
+) -> tuple[FloatArray, BoolArray]:
+    """(t,) seconds of a collective over tensor parallel ranks, and where the residual and the norm behind it are in the same kernel.
+
+    An engine's limits say which of its kernels takes a sum; what none takes is the library's, which is also taken where it is faster.
+
+    Args:
+        volume: bytes of a rank's buffer; tokens: that it holds.
     """
     spent = move_seconds(kind, volume=volume, span=span, network=networks.library)
-    small = volume <= networks.own_bytes
-    if kind is not Collective.ALL_REDUCE or not small.any():
-        return spent
+    fused = np.zeros(len(volume), dtype=np.bool_)
+    if kind is not Collective.ALL_REDUCE:
+        return spent, fused
     own = move_seconds(kind, volume=volume, span=span, network=networks.own)
-    return np.asarray(np.where(small, np.minimum(own, spent), spent), dtype=np.float64)
+    engine, ranks = networks.engine, span.size
+    for row, (size_bytes, count) in enumerate(zip(volume.tolist(), tokens.tolist(), strict=True)):
+        limit = sum_of(
+            engine.sums,
+            generation=networks.generation,
+            ranks=int(ranks[row]),
+            tokens=count,
+            hidden=round(size_bytes / (2 * count)) if count else 0,
+            size_bytes=size_bytes,
+            fused=engine.fused_all_reduce,
+            multimem=engine.multimem,
+        )
+        if limit.kind is not Kind.LIBRARY:
+            spent[row] = min(spent[row], own[row])
+            fused[row] = limit.fused
+    return spent, fused
 
 
 def exchange_seconds(route: Operator, rows: Rows, *, networks: EngineNetworks, hidden: int) -> FloatArray:
@@ -98,9 +116,9 @@ def exchange_seconds(route: Operator, rows: Rows, *, networks: EngineNetworks, h
         )
         return there + back
 
-    if networks.exchange is ExpertExchange.DEEPEP:
+    if networks.engine.exchange is ExpertExchange.DEEPEP:
         return np.where(tokens <= LOW_LATENCY_TOKENS, both(TokenExchange.LOW_LATENCY), both(TokenExchange.NORMAL))
-    return both(_WAYS[networks.exchange])
+    return both(_WAYS[networks.engine.exchange])
 
 
 _WAYS: Final = {

@@ -108,7 +108,3 @@ class BlockTables:
             left[reach] = table.blocks
             self.free[reach] += table.blocks[::-1]
         return left
-
-    def used(self, reach: Reach) -> int:
-        """Blocks that somebody holds."""
-        return self.blocks - len(self.free[reach])

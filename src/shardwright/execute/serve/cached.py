@@ -34,7 +34,7 @@ class Absorb(StrEnum):
 
 
 @dataclass(slots=True)
-class Layer:
+class ServedLayer:
     """A layer of a device in an iteration.
 
     Args:
@@ -68,7 +68,7 @@ class Here:
         return tuple(tuple(v[self.at].transpose(0, 1) for v in values) for values in inputs)
 
 
-def parts_here(layer: Layer, place: OperatorShare) -> Iterator[Here]:
+def parts_here(layer: ServedLayer, place: OperatorShare) -> Iterator[Here]:
     """The parts whose rows a device has."""
     for low, high in place.samples:
         for row, part in layer.rows.parts:
@@ -82,7 +82,7 @@ def parts_here(layer: Layer, place: OperatorShare) -> Iterator[Here]:
 class ByPart:
     """Runs something for each part, and puts what it makes at the part's rows; zeros at rows of no part."""
 
-    layer: Layer
+    layer: ServedLayer
     one: Callable[[Here, tuple[Values, ...], Weights], Task[Values]]
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
@@ -113,7 +113,7 @@ class Placed:
 class CachedCore:
     """Attention of a part to its own keys and to those in the request's blocks."""
 
-    layer: Layer
+    layer: ServedLayer
 
     def one(self, here: Here, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
         """Of a part."""
@@ -134,7 +134,7 @@ class CachedCore:
 class CachedConv:
     """A convolution of a part behind the last inputs of the request, one fewer than it has taps."""
 
-    layer: Layer
+    layer: ServedLayer
 
     def one(self, here: Here, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
         """Of a part."""
@@ -157,7 +157,7 @@ class CachedConv:
 class CachedScan:
     """A recurrence of a part from the request's state on."""
 
-    layer: Layer
+    layer: ServedLayer
 
     def one(self, here: Here, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
         """Of a part."""
@@ -172,7 +172,7 @@ class CachedScan:
 class Logits:
     """In the place of a loss: the logits of all rows, whole, on every device of the head."""
 
-    layer: Layer
+    layer: ServedLayer
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Forward`. What it writes is nothing."""
@@ -184,7 +184,7 @@ class Logits:
         return (whole.new_zeros((*whole.shape[:2], 1)),), SavedTensors(inputs=())
 
 
-def cached(layer: Layer, operator: Operator) -> Forward:
+def cached(layer: ServedLayer, operator: Operator) -> Forward:
     """How an operator that is no part of latent attention runs over a batch."""
     if operator.kind is OperatorKind.LOSS:
         return Logits(layer=layer)

@@ -8,6 +8,7 @@ is attention of one key head of L + R elements, whose values are its first L.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 
@@ -17,7 +18,7 @@ from shardwright.execute.numerics.protocol import Forward, SavedTensors, Values,
 from shardwright.execute.numerics.rotary import Rotary, joined_keys
 from shardwright.execute.serve.blocks import reach_of
 from shardwright.execute.serve.cache import Spot
-from shardwright.execute.serve.cached import Absorb, ByPart, Here, Layer, cached, parts_here
+from shardwright.execute.serve.cached import Absorb, ByPart, Here, ServedLayer, cached, parts_here
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.absorbed import latent_of
@@ -35,6 +36,7 @@ class LatentOperators:
     absorbed: AttentionShape
 
 
+@lru_cache(maxsize=256)
 def latent_operators(block: Block) -> LatentOperators | None:
     """Those of a block with latent attention; None of any other one."""
     latent = latent_of(block)
@@ -45,7 +47,7 @@ def latent_operators(block: Block) -> LatentOperators | None:
     return LatentOperators(up=rotary.inputs[1], rotary=rotary.name, core=core, absorbed=latent.core())
 
 
-def forward_in(layer: Layer, block: Block, operator: Operator) -> Forward:
+def forward_in(layer: ServedLayer, block: Block, operator: Operator) -> Forward:
     """How an operator of a block runs over a batch of unlike positions."""
     found = latent_operators(block)
     if found is None:
@@ -63,7 +65,7 @@ def forward_in(layer: Layer, block: Block, operator: Operator) -> Forward:
 class _KeptLatents:
     """Keeps the latents of the batch's tokens; the core makes keys and values of them, or does without."""
 
-    layer: Layer
+    layer: ServedLayer
     core: Operator
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
@@ -81,7 +83,7 @@ class _KeptLatents:
 class _TurnedKeys:
     """Turns queries, and keeps the turned part of the keys."""
 
-    layer: Layer
+    layer: ServedLayer
     core: Operator
 
     def one(self, here: Here, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
@@ -96,7 +98,7 @@ class _TurnedKeys:
 class _LatentCore:
     """Attention of a part to all latents of its request."""
 
-    layer: Layer
+    layer: ServedLayer
     operators: LatentOperators
 
     def one(self, here: Here, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
@@ -143,6 +145,6 @@ def _sizes(shape: AttentionShape, turned: torch.Tensor) -> tuple[int, int]:
     return shape.head_dim - turned.shape[-1], shape.value_dim
 
 
-def _put(layer: Layer, core: Operator, spot: Spot, here: Here, values: torch.Tensor) -> None:
+def _put(layer: ServedLayer, core: Operator, spot: Spot, here: Here, values: torch.Tensor) -> None:
     assert core.attention is not None
     layer.cache.put(reach_of(core.attention), spot, request=here.part.request, start=here.part.past, values=values[0])

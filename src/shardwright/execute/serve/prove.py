@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.serve.scheduled import Scheduled
+from shardwright.execute.serve.scheduled import Scheduled, run, run_split
 from shardwright.execute.serve.served import Log, ServedProof
 from shardwright.execute.serve.server import Server, server
 from shardwright.execute.serve.whole import whole_logits
@@ -24,15 +24,24 @@ MOST_PARAMETERS = 150_000_000
 
 
 def prove_served(
-    model: Model, plan: Plan, state: State, *, arrivals: Sequence[int], stages: int, simulated: Log, seed: int = 0
+    model: Model,
+    plans: Sequence[Plan],
+    states: Sequence[State],
+    *,
+    arrivals: Sequence[int],
+    stages: Sequence[int],
+    turns: int,
+    simulated: Log,
+    seed: int = 0,
 ) -> ServedProof:
-    """Serve what `state` describes on virtual devices, greedily, and hold every logit against the unsplit model's.
+    """Serve what `states` describe on virtual devices, greedily, and hold every logit against the unsplit model's.
 
     Parameters and prompts are drawn from `seed`. Answers do not end before they are as long as they may be.
 
     Args:
-        plan: of one worker. state: requests and settings of the policy, before anything has arrived. arrivals, stages: see `Scheduled`.
-        simulated: log of the simulation of the same.
+        plans, states, stages: of one worker, or of one that prefills and one that decodes: see `Scheduled` and `run_split`. States are
+            those of before anything has arrived. arrivals: turn of each request, never falling. turns: of a transfer.
+        simulated: log of the simulation of the same, worker by worker.
 
     Raises:
         StrategyError: the model is too large for one process (rule ``execute.size``); others of `server` and `Scheduled`.
@@ -44,26 +53,32 @@ def prove_served(
             rule="execute.size",
         )
     generator = torch.Generator().manual_seed(seed)
-    lengths = state.requests[:, INPUTS].tolist()
+    lengths = states[0].requests[:, INPUTS].tolist()
     prompts = {r: torch.randint(0, model.vocab, (n,), generator=generator).tolist() for r, n in enumerate(lengths)}
     source = seeded(model, seed=seed)
-    size = CacheSize(blocks=int(state.settings[BLOCKS]), block_tokens=int(state.settings[BLOCK_TOKENS]))
+    size = CacheSize(blocks=max(int(s.settings[BLOCKS]) for s in states), block_tokens=int(states[0].settings[BLOCK_TOKENS]))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small: threads would wait for each other
     try:
-        served = server(model, [plan], prompts=prompts, source=source, size=size, sizes=SIZES)
-        scheduled = Scheduled(server=served, state=state, arrivals=arrivals, stages=stages)
-        scheduled.run()
+        served = server(model, plans, prompts=prompts, source=source, size=size, sizes=SIZES)
+        workers = [Scheduled(server=served, state=state, worker=w, stages=stages[w]) for w, state in enumerate(states)]
+        for request, turn in enumerate(arrivals):
+            workers[0].expect(turn, request)
+        if len(workers) == 1:
+            run(workers[0])
+        else:
+            run_split(workers[0], workers[1], turns=turns)
         difference = largest_difference(served, source)
     finally:
         torch.set_num_threads(threads)
+    refused = {request for worker in workers for request in worker.refused}
     return ServedProof(
         model=model,
-        devices=plan.devices,
-        tokens=tuple(() if request in scheduled.refused else tuple(tokens) for request, tokens in served.tokens.items()),
-        log=tuple(scheduled.log),
+        devices=sum(plan.devices for plan in plans),
+        tokens=tuple(() if request in refused else tuple(tokens) for request, tokens in served.tokens.items()),
+        log=tuple(part for worker in workers for part in worker.log),
         simulated=simulated,
-        preempted=int(state.requests[:, PREEMPTED].sum()),
+        preempted=sum(int(state.requests[:, PREEMPTED].sum()) for state in states),
         computed=sum(len(times) for by_position in served.logits.values() for times in by_position.values()),
         difference=difference,
     )

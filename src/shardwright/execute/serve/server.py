@@ -21,8 +21,6 @@ from shardwright.strategy.plan.plan import Plan
 
 Drive = Callable[[Mapping[int, Task[object]]], Mapping[int, object]]
 """Runs tasks of the devices of this process beside those of the others."""
-Logged = tuple[int, int, int, int]
-"""(worker, number of its iteration, request, tokens of it)."""
 
 
 @dataclass(slots=True)
@@ -33,7 +31,7 @@ class Server:
         workers: on devices of their own. tokens: of each request, its prompt first; a greedy request grows. given: those whose answers are
             in `tokens` from the start. sizes: see `rows_of`. drive: the transport.
         logits: of each request, by position, each time that it was computed, as the lowest device of this process has them.
-        log: parts of all iterations. iterations: of each worker so far.
+        under_way: requests that were sent, with their cached positions.
     """
 
     workers: tuple[ServingWorker, ...]
@@ -42,8 +40,7 @@ class Server:
     sizes: tuple[int, ...]
     drive: Drive
     logits: dict[int, dict[int, list[torch.Tensor]]] = field(default_factory=dict)
-    log: list[Logged] = field(default_factory=list)
-    iterations: list[int] = field(default_factory=list)
+    under_way: dict[int, int] = field(default_factory=dict)
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -66,28 +63,31 @@ class Server:
             for row, part in rows.parts
             if part.request not in self.given and part.end == len(self.tokens[part.request])
         )
-        tellers = chosen.tellers(rows.count)
+        tellers = chosen.tellers(rows.count) if growing else {}
         tasks: dict[int, Task[object]] = {}
         everybody = tuple(d for other in self.workers for d in other.devices)
         for device in self.devices:
             tasks[device] = _told(device, chosen, rows, ids, {row: tellers[row] for row in growing}, everybody)
         found = self.drive(tasks)
         self._keep(rows, found)
-        self.log += [(worker, self.iterations[worker], part.request, part.tokens) for _, part in rows.parts]
-        self.iterations[worker] += 1
 
     def release(self, worker: int, request: int, *, rank: int = 0) -> None:
         """A request leaves a worker: it is done, or evicted and will be computed anew."""
+        self.under_way.pop(request, None)
         self.workers[worker].release(rank, request)
 
-    def move(self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)) -> None:
-        """What lives of a request goes from one worker (and rank of it) to another."""
-        end = self.workers[source].tables[ranks[0]].cached[request]
+    def send(self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)) -> None:
+        """What lives of a request goes from one worker (and rank of it) to another, where it waits until it lands."""
         gives, gets = (Side(worker=self.workers[w], rank=r) for w, r in zip((source, target), ranks, strict=True))
-        gets.worker.receive(ranks[1], request, end=end)
+        end = gives.tables.cached[request]
         both = set(gives.worker.stores) | set(gets.worker.stores)
         self.drive({d: transfer_task(d, gives, gets, request=request, end=end) for d in sorted(both)})
         self.release(source, request, rank=ranks[0])
+        self.under_way[request] = end
+
+    def land(self, worker: int, request: int, *, rank: int = 0) -> None:
+        """What was sent of a request to a worker has blocks there from now on."""
+        self.workers[worker].land(rank, request, end=self.under_way.pop(request))
 
     def _check(self, worker: ServingWorker, ranks: Sequence[Sequence[Part]]) -> None:
         if len(ranks) != worker.ranks:
@@ -104,7 +104,7 @@ class Server:
         """Logits by request and position; tokens of greedy requests."""
         seen: set[int] = set()
         for outcome in (found[device] for device in sorted(found)):
-            assert isinstance(outcome, Outcome)
+            assert isinstance(outcome, IterationOutcome)
             for first, logits in outcome.logits:
                 for row, part in rows.parts:
                     if row not in seen and first <= row < first + len(logits):
@@ -113,7 +113,7 @@ class Server:
                             known = self.logits.setdefault(part.request, {}).setdefault(part.past + i, [])
                             known.append(logits[row - first + i])
         told = next(iter(found.values()))
-        assert isinstance(told, Outcome)
+        assert isinstance(told, IterationOutcome)
         for row, part in rows.parts:
             last = row + part.tokens - 1
             if last in told.tokens:
@@ -121,7 +121,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class IterationOutcome:
     """What a device has of an iteration: logits, (first row, (rows, vocabulary)); the next token of every growing row."""
 
     logits: tuple[tuple[int, torch.Tensor], ...]
@@ -151,7 +151,7 @@ def _told(
             told = yield Take(source=teller, shape=(1,), key=("next", row), dtype=torch.int64)
             assert isinstance(told, torch.Tensor)
             tokens[row] = int(told)
-    return Outcome(logits=tuple(logits), tokens=tokens)
+    return IterationOutcome(logits=tuple(logits), tokens=tokens)
 
 
 def server(
@@ -201,5 +201,4 @@ def server(
         given=frozenset(given),
         sizes=tuple(sizes),
         drive=drive or run,
-        iterations=[0] * len(workers),
     )

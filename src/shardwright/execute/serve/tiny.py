@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from shardwright.execute.proof.shrink import shrink_for
+from shardwright.execute.proof.shrink import shrink, shrink_for
 from shardwright.execute.serve.served_model import require_served, served_model
 from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.operator import Operator
@@ -13,16 +14,18 @@ from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
 
 
-def tiny_worker(model: Model, grid: Grid) -> tuple[Model, Plan]:
-    """(a small model, the plan of `grid` for it): widths as small as its cuts allow, heads, experts and kinds of layers as they are.
+def tiny_workers(model: Model, grids: Sequence[Grid]) -> tuple[Model, tuple[Plan, ...]]:
+    """(a small model, the plan of each of `grids` for it): widths as small as all their cuts allow, heads, experts and kinds of layers as
+    they are.
 
     Raises:
-        StrategyError: the model is not served (``serve.model``), or the grid does not fit it.
+        StrategyError: the model is not served (``serve.model``), or a grid does not fit it.
     """
-    few = short(few_layers(served_model(model), least=grid.pp))
+    few = short(few_layers(served_model(model), least=max(grid.pp for grid in grids)))
     require_served(few)
-    small = shrink_for(plan_of(grid, model=few, global_batch=grid.dp), model=few)
-    return small, plan_of(grid, model=small, global_batch=grid.dp)
+    fitting = [shrink_for(plan_of(grid, model=few, global_batch=grid.dp), model=few) for grid in grids]
+    small = shrink(few, most=min(few.hidden // one.hidden for one in fitting), vocab=max(one.vocab for one in fitting))
+    return small, tuple(plan_of(grid, model=small, global_batch=grid.dp) for grid in grids)
 
 
 def few_layers(model: Model, *, least: int) -> Model:

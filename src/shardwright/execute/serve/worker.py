@@ -13,7 +13,7 @@ from shardwright.execute.interpreter.stage_nodes import Node
 from shardwright.execute.serve.batches import Rows
 from shardwright.execute.serve.blocks import BlockTables, Reach, reaches
 from shardwright.execute.serve.cache import DeviceCache
-from shardwright.execute.serve.cached import Absorb, Layer
+from shardwright.execute.serve.cached import Absorb, ServedLayer
 from shardwright.execute.serve.latent import forward_in
 from shardwright.execute.serve.served_model import require_served
 from shardwright.execute.shares.layer_state import BlockRun
@@ -87,9 +87,12 @@ class ServingWorker:
         """Room for positions of a request; see `BlockTables.extend`."""
         self.drop(rank, self.tables[rank].extend(request, past=past, end=end))
 
-    def receive(self, rank: int, request: int, *, end: int) -> None:
-        """Room for a request that comes with `end` cached positions from another worker."""
+    def land(self, rank: int, request: int, *, end: int) -> None:
+        """Blocks for a request that came with `end` cached positions from another worker."""
         self.drop(rank, self.tables[rank].receive(request, first=end, end=end))
+        for device, cache in self.caches.items():
+            if self.rank_of[device] == rank:
+                cache.land(request)
 
     def drop(self, rank: int, blocks: dict[Reach, list[int]], *, request: int | None = None) -> None:
         """Tell the devices of a rank in this process."""
@@ -206,7 +209,7 @@ class ServingWalker(Walker):
 
     def _run(self, node: Node, place: Turn) -> BlockRun:
         run = super()._run(node, place)
-        layer = Layer(run=run.run, number=run.layer, rows=self.rows, cache=self.cache, absorb=self.absorb, logits=self.logits)
+        layer = ServedLayer(run=run.run, number=run.layer, rows=self.rows, cache=self.cache, absorb=self.absorb, logits=self.logits)
         return replace(run, forward_of=lambda operator: forward_in(layer, node.block, operator))
 
 

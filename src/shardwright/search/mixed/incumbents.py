@@ -34,13 +34,14 @@ class MixedCandidate:
 
     Args:
         seconds: that its stages leave at least. likely_s: the same with sums as slow as the slowest lane's; by these it waits its
-            turn. kinds: the rows of its lanes, which are tried in turn.
+            turn. kinds: the rows of its lanes, which are tried in turn. sharded: some lane shards.
     """
 
     seconds: float
     likely_s: float
     plan: MixedPlan
     options: Options
+    sharded: bool = False
 
     @property
     def kinds(self) -> tuple[tuple[int, ...], ...]:
@@ -112,7 +113,8 @@ class Standing:
         self.seen.add(key)
         total = sum(replicas for _, replicas, _ in lanes)
         tp = min(int(market.shapes.tp[shape]) for shape, _, _ in lanes)
-        frame = Frame(replicas=(total, total), tp=tp, nodes=(0.0, market.ground.nodes))
+        sharded = any(bool(market.shapes.sharded[shape]) for shape, _, _ in lanes)
+        frame = Frame(replicas=(total, total), tp=tp, nodes=(0.0, market.ground.nodes), sharded=sharded, alone=sharded and len(lanes) == 1)
         cut = cut_lanes(market.ground, market.terms(frame), market, lanes, limit_s=limit_s * LOOSE)
         if cut is None:
             self.looked_at += 1
@@ -121,7 +123,7 @@ class Standing:
         plan, slowest = cut
         seconds = slowest * market.ground.jitter(frame_of(market.ground.table, plan))
         likely = seconds + likely_later(market, plan)
-        self.waiting.append(MixedCandidate(seconds=seconds, likely_s=likely, plan=plan, options=options))
+        self.waiting.append(MixedCandidate(seconds=seconds, likely_s=likely, plan=plan, options=options, sharded=sharded))
 
 
 def simulated(problem: Problem, plan: Plan) -> SimulatedPlan | None:
@@ -138,12 +140,16 @@ def simulated_there(stock: Stock, plan: Plan) -> SimulatedPlan | None:
     return simulated(stock.problem, plan)
 
 
-def simulate_best(standing: Standing, bench: Bench, grounds: Mapping[Options, Ground], *, most: int) -> None:
-    """Simulate the most promising of the waiting plans, at most so many: the best of each kind in turn, as long as it may be the best."""
+def simulate_best(standing: Standing, bench: Bench, grounds: Mapping[Options, Ground], *, most: int, sharded: bool = False) -> None:
+    """Simulate the most promising of the waiting plans, at most so many: the best of each kind in turn, as long as it may be the best.
+
+    Args:
+        sharded: of those plans in which some lane shards, or else in which none does.
+    """
     tried = 0
-    while standing.waiting and tried < most and not standing.ends():
+    while any(one.sharded == sharded for one in standing.waiting) and tried < most and not standing.ends():
         standing.set_aside()
-        turn = list(islice(_in_turn(standing), most - tried))
+        turn = list(islice(_in_turn(standing, sharded=sharded), most - tried))
         for some in rounds(turn, size=AT_ONCE):
             asked = [one for one in some if one.seconds < standing.best_s]
             if not asked or standing.ends():
@@ -155,13 +161,13 @@ def simulate_best(standing: Standing, bench: Bench, grounds: Mapping[Options, Gr
             tried += len(asked)
 
 
-def _in_turn(standing: Standing) -> Iterator[MixedCandidate]:
+def _in_turn(standing: Standing, *, sharded: bool) -> Iterator[MixedCandidate]:
     """The best waiting plan of each kind: kinds of which a plan was simulated by their fastest, others by the least that theirs take."""
     done: dict[object, float] = {}
     for seconds, _, plan, options in standing.ranked:
         kinds = MixedCandidate(seconds=seconds, likely_s=seconds, plan=plan, options=options).kinds
         done[kinds] = min(done.get(kinds, inf), seconds)
     best: dict[object, MixedCandidate] = {}
-    for one in sorted(standing.waiting, key=lambda one: one.likely_s):
+    for one in sorted((one for one in standing.waiting if one.sharded == sharded), key=lambda one: one.likely_s):
         best.setdefault(one.kinds, one)
     return iter(sorted(best.values(), key=lambda one: done.get(one.kinds, one.likely_s)))

@@ -8,11 +8,13 @@ from shardwright.serving.policy.entries import known_tokens, schedule, wanted_to
 from shardwright.serving.policy.in_flight import admit_in_flight, cut, promise, whole_blocks
 from shardwright.serving.policy.iteration import begin_plan, end_plan, plan
 from shardwright.serving.policy.mixed import admit_mixed
+from shardwright.serving.policy.prefill_first import add_prompts, wants_prompts
 from shardwright.serving.policy.queue import first_waiting, look
 from shardwright.serving.policy.state import (
     ADMISSION,
     BATCHING,
     CHUNKED,
+    CLIP,
     COMPUTED,
     DONE,
     ENDS,
@@ -23,13 +25,15 @@ from shardwright.serving.policy.state import (
     HELD,
     IN_FLIGHT,
     INPUTS,
+    KNOWS_ENDS,
     LEFT,
-    MAX_SEQUENCES,
     MIXED,
+    MIXES_DECODE,
     NEXT,
     NONE,
     NUM_RUNNING,
     OF_WHOLE,
+    ONLY_ANSWERS,
     ORDER,
     PLACED,
     PREFILL_FIRST,
@@ -53,8 +57,10 @@ from shardwright.serving.policy.steady import (
     enter_steady,
     growth,
     join,
+    lacking_tokens,
     leave_steady,
     no_step,
+    order_ends,
     plan_step,
     take_off,
 )
@@ -91,10 +97,10 @@ def can_fold(state: State, steady: Steady, rank: int) -> bool:
     if need > state.ranks[rank, FREE]:
         return False
     if state.settings[BATCHING] == PREFILL_FIRST:
-        waits = first_waiting(state, rank) != NONE
-        open_ = not state.ranks[rank, FULL] or state.ranks[rank, NUM_RUNNING] == 0
-        room = state.ranks[rank, NUM_RUNNING] < state.settings[MAX_SEQUENCES]
-        return bool(state.ranks[rank, CHUNKED] == NONE and not (waits and open_ and room))
+        beside = state.settings[MIXES_DECODE] or state.settings[ONLY_ANSWERS]
+        clipped = state.shares[CLIP] < steady.ends.shape[1]
+        waits = state.ranks[rank, CHUNKED] != NONE or first_waiting(state, rank) != NONE
+        return not (waits and (beside or clipped))
     budget = state.settings[TOKEN_BUDGET] - steady.ranks[rank, MEMBERS]
     if budget < 0:
         return False
@@ -117,6 +123,10 @@ def part_of(state: State, request: int, budget: int) -> int:
 def fold(state: State, steady: Steady, rank: int, slot: int) -> None:
     """Plan what `can_fold` says can be."""
     if state.settings[BATCHING] == PREFILL_FIRST:
+        if fold_prompts(state, steady, rank):
+            no_step(steady, rank, slot)
+            take_in(state, steady, rank, slot)
+            return
         settle_decode(state, rank)
     budget = state.settings[TOKEN_BUDGET] - steady.ranks[rank, MEMBERS]
     if steady.ranks[rank, MEMBERS] > 0:
@@ -146,10 +156,27 @@ def fold(state: State, steady: Steady, rank: int, slot: int) -> None:
             admit_mixed(state, rank, budget)
         else:
             admit_in_flight(state, rank, budget)
+    take_in(state, steady, rank, slot)
+
+
+@inner
+def fold_prompts(state: State, steady: Steady, rank: int) -> bool:
+    """Prompts alone fill the iteration, if any are let in."""
+    if not wants_prompts(state, rank):
+        return False
+    if state.settings[KNOWS_ENDS]:
+        order_ends(state, steady, rank)
+    return bool(add_prompts(state, rank, float(lacking_tokens(steady, rank))) > 0)
+
+
+@inner
+def take_in(state: State, steady: Steady, rank: int, slot: int) -> None:
+    """Requests whose prompt ends in the slot's iteration are members from the next step on."""
     for entry in range(state.batch_size[rank, slot]):
         request = state.batch[rank, slot, entry, ENTRY]
         if not state.batch[rank, slot, entry, SAMPLED]:
-            steady.ranks[rank, PARTIAL] = request
+            if state.settings[BATCHING] != PREFILL_FIRST:
+                steady.ranks[rank, PARTIAL] = request
         elif state.requests[request, GENERATED] + state.requests[request, PLACED] < wanted_tokens(state, request):
             join(state, steady, rank, request)
 
@@ -157,8 +184,6 @@ def fold(state: State, steady: Steady, rank: int, slot: int) -> None:
 @inner
 def settle_decode(state: State, rank: int) -> None:
     """What `prefill_first` keeps in mind from one iteration of decode to the next."""
-    if state.ranks[rank, NUM_RUNNING] >= state.settings[MAX_SEQUENCES] and first_waiting(state, rank) != NONE:
-        state.ranks[rank, FULL] = 1
     if state.ranks[rank, LEFT]:
         state.ranks[rank, FULL], state.ranks[rank, LEFT] = 0, 0
     if state.ranks[rank, NUM_RUNNING] == 0:

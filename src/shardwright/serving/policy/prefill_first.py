@@ -19,7 +19,7 @@ scheduler.
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.blocks import blocks_of, cached_tokens, hold, revived_blocks
+from shardwright.serving.policy.blocks import blocks_of, cached_tokens, done_tokens, hold, revived_blocks
 from shardwright.serving.policy.ends import ends_allow, sort_ends
 from shardwright.serving.policy.entries import known_tokens, lacking, lose, run, schedule, start, wanted_tokens
 from shardwright.serving.policy.queue import append, first_waiting
@@ -41,6 +41,7 @@ from shardwright.serving.policy.state import (
     MIXES_DECODE,
     NONE,
     NUM_RUNNING,
+    ONLY_ANSWERS,
     PLACED,
     PROMPT_TOKENS,
     SHARE_FALL,
@@ -85,17 +86,36 @@ def go_on(state: State, rank: int, chunk: int, total: float) -> int:
 
 
 @inner
-def add_prompts(state: State, rank: int) -> int:
-    """Prompts of the next iteration; how many requests have a part in it."""
+def expected_of_all(state: State, rank: int) -> float:
+    """Tokens that all answers may still have."""
+    expected = 0.0
+    for at in range(state.ranks[rank, NUM_RUNNING]):
+        expected += expected_tokens(state, state.running[rank, at])
+    return expected
+
+
+@inner
+def wants_prompts(state: State, rank: int) -> bool:
+    """Somebody may be let in, or a prompt goes on."""
+    if state.ranks[rank, NUM_RUNNING] == 0:
+        state.ranks[rank, FULL] = 0
+    if state.ranks[rank, CHUNKED] != NONE:
+        return True
+    if first_waiting(state, rank) == NONE:
+        return False
+    if state.ranks[rank, NUM_RUNNING] >= state.settings[MAX_SEQUENCES]:
+        state.ranks[rank, FULL] = 1
+    return bool(state.ranks[rank, FULL] == 0)
+
+
+@inner
+def add_prompts(state: State, rank: int, expected: float) -> int:
+    """Prompts of the next iteration; how many requests have a part in it. `expected`: see `expected_of_all`."""
     block = state.settings[BLOCK_TOKENS]
     running = state.ranks[rank, NUM_RUNNING]
     aside = running if state.settings[MIXES_DECODE] else 0
     now = float(state.ranks[rank, FREE] * block - aside)
-    total = now
-    for at in range(running):
-        total -= expected_tokens(state, state.running[rank, at]) * state.share[rank]
-    if state.settings[KNOWS_ENDS]:
-        sort_ends(state, rank)
+    total = now - expected * state.share[rank]
     inputs = state.settings[PROMPT_TOKENS] - aside
     chunk = state.settings[TOKEN_BUDGET] - aside
     chunked = state.ranks[rank, CHUNKED] != NONE
@@ -116,8 +136,11 @@ def add_prompts(state: State, rank: int) -> int:
             state.ranks[rank, FULL] = 1
             break
         cached = cached_tokens(state, rank, request)
-        left = known_tokens(state, request) - cached
-        verdict = fits(state, rank, request, left, total, now)
+        done = done_tokens(state, request, cached)
+        left = known_tokens(state, request) - done
+        # What came from elsewhere takes blocks, though no time.
+        room = left + done - cached
+        verdict = fits(state, rank, request, room, total, now)
         if verdict == _CONTINUE and state.settings[PROMPT_TOKENS] > 0 and count > 0 and paged(state, left) >= inputs:
             verdict = _OTHER
         new = left
@@ -131,7 +154,7 @@ def add_prompts(state: State, rank: int) -> int:
         # Cached blocks that only the cache held are not free any more.
         revived = revived_blocks(state, rank, request) * block
         start(state, rank, request)
-        hold(state, rank, request, cached + new)
+        hold(state, rank, request, done + new)
         schedule(state, rank, request, new)
         count += 1
         if new < left:
@@ -139,8 +162,9 @@ def add_prompts(state: State, rank: int) -> int:
         else:
             run(state, rank, request)
         answer = min(float(wanted_tokens(state, request)), state.shares[CLIP]) if new == left else 0.0
-        total -= paged(state, new) + block + revived + answer
-        now -= paged(state, new) + block + revived
+        taken = paged(state, new + done - cached) + block + revived
+        total -= taken + answer
+        now -= taken
         inputs, chunk = inputs - paged(state, new), chunk - paged(state, new)
         if total <= 0 or now <= 0:
             state.ranks[rank, FULL] = 1
@@ -234,14 +258,11 @@ def decode_running(state: State, rank: int, count: int) -> None:
 def plan_prefill_first(state: State, rank: int) -> None:
     """Fill the next iteration of a rank."""
     running = state.ranks[rank, NUM_RUNNING]
-    if running == 0:
-        state.ranks[rank, FULL] = 0
-    chunked = state.ranks[rank, CHUNKED] != NONE
-    if not chunked and running >= state.settings[MAX_SEQUENCES] and first_waiting(state, rank) != NONE:
-        state.ranks[rank, FULL] = 1
-    wanted = chunked or (not state.ranks[rank, FULL] and first_waiting(state, rank) != NONE)
-    if wanted and add_prompts(state, rank) > 0:
-        if state.settings[MIXES_DECODE]:
-            decode_running(state, rank, running)
-        return
+    if wants_prompts(state, rank):
+        if state.settings[KNOWS_ENDS]:
+            sort_ends(state, rank)
+        if add_prompts(state, rank, expected_of_all(state, rank)) > 0:
+            if state.settings[MIXES_DECODE] or state.settings[ONLY_ANSWERS]:
+                decode_running(state, rank, running)
+            return
     decode_all(state, rank)

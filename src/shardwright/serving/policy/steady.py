@@ -44,9 +44,9 @@ from shardwright.serving.policy.state import (
     State,
 )
 
-# Columns of a rank: whether it counts at all, the last step that was planned, requests in the next one and their contexts' sum, and a
-# request whose prompt goes on.
-ON, STEP, MEMBERS, CONTEXT, PARTIAL, NUM_STEADY_COLUMNS = range(6)
+# Columns of a rank: whether it counts at all, the last step that was planned, requests in the next one, their contexts' sum and that of
+# their last steps, and a request whose prompt goes on.
+ON, STEP, MEMBERS, CONTEXT, LAST_STEPS, PARTIAL, NUM_STEADY_COLUMNS = range(7)
 # Columns of a slot: its step (NONE = none), members, contexts.
 SLOT_STEP, SLOT_MEMBERS, SLOT_CONTEXT, NUM_SLOT_COLUMNS = range(4)
 
@@ -107,6 +107,7 @@ def join(state: State, steady: Steady, rank: int, request: int) -> None:
     steady.ends[rank, last % num_steps] = request
     steady.ranks[rank, MEMBERS] += 1
     steady.ranks[rank, CONTEXT] += context
+    steady.ranks[rank, LAST_STEPS] += last
     steady.begins[rank, (first - context) % steady.begins.shape[1]] += 1
     for w in range(len(steady.windows)):
         steady.seen[rank, w] += min(context, steady.windows[w])
@@ -122,6 +123,29 @@ def join(state: State, steady: Steady, rank: int, request: int) -> None:
 def growth(state: State, steady: Steady, rank: int) -> int:
     """Blocks that the next step begins."""
     return int(steady.begins[rank, (steady.ranks[rank, STEP] + 1) % steady.begins.shape[1]])
+
+
+@inner
+def lacking_tokens(steady: Steady, rank: int) -> int:
+    """Tokens that members lack, behind those under way."""
+    return int(steady.ranks[rank, LAST_STEPS] - steady.ranks[rank, MEMBERS] * steady.ranks[rank, STEP])
+
+
+@inner
+def order_ends(state: State, steady: Steady, rank: int) -> None:
+    """`ends.sort_ends`, by the steps in which members end."""
+    num_steps, count = steady.ends.shape[1], 0
+    step, members = steady.ranks[rank, STEP], steady.ranks[rank, MEMBERS]
+    left = 0
+    while count < members:
+        left += 1
+        request = steady.ends[rank, (step + left) % num_steps]
+        while request != NONE:
+            state.ends[rank, count, 0] = left
+            state.ends[rank, count, 1] = state.requests[request, INPUTS] + wanted_tokens(state, request) - left
+            count += 1
+            request = state.requests[request, NEXT]
+    state.ends[rank, state.ends.shape[1] - 1, 0] = count
 
 
 @inner
@@ -144,6 +168,7 @@ def plan_step(state: State, steady: Steady, rank: int, slot: int) -> None:
         context = state.requests[request, INPUTS] + wanted_tokens(state, request) - 1
         steady.ranks[rank, MEMBERS] -= 1
         steady.ranks[rank, CONTEXT] -= context
+        steady.ranks[rank, LAST_STEPS] -= step
         steady.begins[rank, (step + 1 - context) % steady.begins.shape[1]] -= 1
         for w in range(len(steady.windows)):
             steady.seen[rank, w] -= min(context, steady.windows[w])
@@ -226,6 +251,7 @@ def forget_members(steady: Steady, rank: int) -> None:
     """Nobody is counted."""
     steady.ranks[rank, MEMBERS] = 0
     steady.ranks[rank, CONTEXT] = 0
+    steady.ranks[rank, LAST_STEPS] = 0
     steady.ranks[rank, PARTIAL] = NONE
     steady.begins[rank, :] = 0
     for w in range(len(steady.windows)):
