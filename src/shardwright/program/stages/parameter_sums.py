@@ -209,7 +209,10 @@ def numbered(values: Iterable[Hashable]) -> IntArray:
 
 def filled(rows: Sequence[Sequence[int]]) -> IntArray:
     """Rows of unequal length as an array, filled up with -1."""
-    result = np.full((len(rows), max(map(len, rows), default=0)), -1, dtype=np.int64)
+    lengths = {len(row) for row in rows}
+    if len(lengths) == 1:
+        return np.array(rows, dtype=np.int64)
+    result = np.full((len(rows), max(lengths, default=0)), -1, dtype=np.int64)
     for row, values in zip(result, rows, strict=True):
         row[: len(values)] = values
     return result
