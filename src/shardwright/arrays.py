@@ -32,8 +32,8 @@ def distinct(values: IntArray) -> IntArray:
 
 
 def numbered_rows(rows: IntArray) -> IntArray:
-    """Equal rows as equal numbers, from 0 on in the order in which they come: `numpy.unique`, which sorts rows field by field, takes ten times
-    as long.
+    """Equal rows as equal numbers, from 0 on in the order in which they come: `numpy.unique`, which sorts rows field by field, takes ten
+    times as long.
     """
     count, width = rows.shape
     if not width:
