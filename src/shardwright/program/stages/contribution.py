@@ -82,17 +82,26 @@ def _atoms(shares: tuple[Share, ...]) -> Iterable[tuple[list[Box], list[int]]]:
     by_need: dict[Box, list[int]] = {}
     for place, share in enumerate(shares):
         by_need.setdefault(share.need, []).append(place)
-    cuts = [ticks(lists) for lists in zip(*by_need, strict=True)]
-    needs: dict[tuple[int, ...], list[Box]] = {}
-    for need in by_need:
-        for atom in product(*(cut.inside[one] for cut, one in zip(cuts, need, strict=True))):
-            needs.setdefault(atom, []).append(need)
-    alike: dict[tuple[Box, ...], list[Box]] = {}
-    for atom in sorted(needs):
-        box = tuple(cut.indices[tick] for cut, tick in zip(cuts, atom, strict=True))
-        alike.setdefault(tuple(needs[atom]), []).append(box)
-    for covering, boxes in alike.items():
+    for boxes, covering in atoms(by_need):
         yield boxes, [place for need in covering for place in by_need[need]]
+
+
+def atoms(needs: Iterable[Box]) -> Iterable[tuple[list[Box], tuple[Box, ...]]]:
+    """(boxes, distinct needs that they lie in) of a parameter that is cut at all ends of its needs, in the order of its elements; boxes of
+    the same needs are together.
+    """
+    every = tuple(needs)
+    cuts = [ticks(lists) for lists in zip(*every, strict=True)]
+    inside: dict[tuple[int, ...], list[Box]] = {}
+    for need in every:
+        for atom in product(*(cut.inside[one] for cut, one in zip(cuts, need, strict=True))):
+            inside.setdefault(atom, []).append(need)
+    alike: dict[tuple[Box, ...], list[Box]] = {}
+    for atom in sorted(inside):
+        box = tuple(cut.indices[tick] for cut, tick in zip(cuts, atom, strict=True))
+        alike.setdefault(tuple(inside[atom]), []).append(box)
+    for covering, boxes in alike.items():
+        yield boxes, covering
 
 
 class _Cells:
