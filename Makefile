@@ -63,8 +63,9 @@ bench: $(VENV)/.develops ## time the bars (idle 2-core machine, median of 7)
 	@$(BIN)/asv machine --yes >/dev/null
 	@$(BIN)/asv run --python=same --show-stderr
 
-accuracy: $(VENV)/.runs ## predict the project's own measured rows and write docs/accuracy.md
+accuracy: $(VENV)/.runs ## predict the project's own measured rows and write docs/accuracy.md and docs/serving-accuracy.md
 	@$(BIN)/shardwright validate $(MEASUREMENTS) -o docs/accuracy.md --save-folds benchmarks/published/folds.json
+	@$(BIN)/shardwright validate benchmarks/published/serving/*.csv -o docs/serving-accuracy.md
 
 fresh: ## the test suite from a fresh clone in a new environment
 	@directory="$$(mktemp -d)"; trap 'rm -rf "$$directory"' EXIT; \

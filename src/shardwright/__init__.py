@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shardwright.api.grids import plan as plan
     from shardwright.api.joint import plan_joint as plan_joint
     from shardwright.api.mixed import plan_mixed as plan_mixed
+    from shardwright.api.serving import serve_simulate as serve_simulate
     from shardwright.api.simulations import simulate as simulate
     from shardwright.api.simulations import simulation as simulation
     from shardwright.api.why import why as why
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from shardwright.search.answer import Answer as Answer
     from shardwright.search.certificate import Certificate as Certificate
     from shardwright.search.request import Request as Request
+    from shardwright.serving.answer import ServingAnswer as ServingAnswer
+    from shardwright.serving.request import ServingRequest as ServingRequest
     from shardwright.simulator.prediction import Prediction as Prediction
     from shardwright.strategy.grid.axes import Grid as Grid
     from shardwright.strategy.plan.plan import Plan as Plan
@@ -41,12 +44,15 @@ _HOMES: Final = {
     "plan_mixed": "shardwright.api.mixed",
     "simulate": "shardwright.api.simulations",
     "simulation": "shardwright.api.simulations",
+    "serve_simulate": "shardwright.api.serving",
     "check": "shardwright.api.grids",
     "why": "shardwright.api.why",
     "validate": "shardwright.validation.accuracy",
     "read_plan_file": "shardwright.files.plan_file",
     "Request": "shardwright.search.request",
     "Answer": "shardwright.search.answer",
+    "ServingRequest": "shardwright.serving.request",
+    "ServingAnswer": "shardwright.serving.answer",
     "Prediction": "shardwright.simulator.prediction",
     "Certificate": "shardwright.search.certificate",
     "Plan": "shardwright.strategy.plan.plan",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.registry import ALGORITHMS, SCHEDULED, algorithm_named
+from shardwright.collectives.registry import ALGORITHMS, OF_ENGINES, SCHEDULED, algorithm_named
 from shardwright.collectives.span import Span
 from shardwright.errors import UsageError
 from tests.collectives.spans import spans
@@ -29,6 +29,7 @@ SEVERAL_LINKS_AT_ONCE = (
     "nvlink_sharp",
     "forest",
     "tree",
+    "low_latency",
 )  # a member's island and network links both work
 FEW = examples(25)
 volumes = st.floats(0.0, 1e12)
@@ -58,7 +59,7 @@ def is_homogeneous_in_seconds_and_bytes(name: str, kind: Collective, volume: flo
 
 
 def grows_when_the_outermost_tier_has_twice_the_members(name: str, kind: Collective, volume: float, span: Span) -> None:
-    if name == "nvlink_sharp" and len(span.members) == 1:
+    if name in ("nvlink_sharp", "multimem") and len(span.members) == 1:
         return  # each member writes back its 1/n of the sum: more members, fewer bytes
     if name == "forest":
         return  # how numbers divide decides how many trees there are; its bytes are those of its packing (test_schedules)
@@ -85,7 +86,7 @@ def respects_the_bandwidth_bound(name: str, kind: Collective, volume: float, spa
     size = span.size
     fastest = np.max(span.bandwidth, axis=0)
     share = np.ones(size.shape) if kind in (Collective.BROADCAST, Collective.SEND) else (size - 1) / size
-    if kind is Collective.ALL_REDUCE and name != "nvlink_sharp":
+    if kind is Collective.ALL_REDUCE and name not in ("nvlink_sharp", "multimem"):
         share = share * 2
     if name in SEVERAL_LINKS_AT_ONCE and len(span.bandwidth) > 1:
         fastest = span.bandwidth[0] + np.max(span.bandwidth[1:], axis=0)
@@ -148,6 +149,9 @@ def test_adjoint_pairs_cost_the_same(span: Span, volume: float) -> None:
 
 def test_every_kind_has_an_algorithm_that_is_always_legal() -> None:
     always = {
-        kind for name in ALGORITHMS if name not in ("halving_doubling", "nvlink_sharp", *SCHEDULED) for kind in algorithm_named(name).kinds
+        kind
+        for name in ALGORITHMS
+        if name not in ("halving_doubling", "nvlink_sharp", *SCHEDULED, *OF_ENGINES)
+        for kind in algorithm_named(name).kinds
     }
     assert always == set(Collective)

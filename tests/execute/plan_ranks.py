@@ -21,6 +21,7 @@ from shardwright.execute.training.train import StepReport, member, step_task, tr
 from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.requests import Answer, Task
 from shardwright.program.step_trace import StepTrace
+from tests.execute.served import moving
 from tests.execute.small_plans import PLANS
 from tests.execute.started import started
 from tests.tiers import in_proof, many
@@ -48,6 +49,8 @@ SOME = (
 )
 """One plan of every form of messages, beside those that are resumed; a proof trains them all."""
 TRAINED = PLANS if in_proof() else {name: PLANS[name] for name in SOME}
+SERVING = 4
+"""Ranks that serve."""
 SAVED, RESUMED = "hybrid zero-3 of eight", "tp, pp and dp"
 KILLED, STOPPED = 4, 5
 """Ranks that end in the middle of a step of ENDED: one by a signal, one by an error of its own."""
@@ -68,6 +71,15 @@ def train_all(rank: int) -> tuple[dict[str, list[StepReport]], dict[str, StepTra
                 found[name] = list(train_rank(network, members, known, map(small.batches, range(STEPS)), recorder=recorder))
             traces[name] = collected(recorder.trace(plan=name) if name in found else None)
     return found, traces
+
+
+def serve(rank: int) -> tuple[dict[int, list[int]], dict[int, dict[int, list[torch.Tensor]]]] | None:
+    """Tokens, and logits of this rank's device, of `served.moving`; None of ranks that are not of it."""
+    with Network({d: d for d in range(RANKS)}, timeout_s=240) as network:
+        if rank >= SERVING:
+            return None
+        served = moving(network.drive, frozenset({rank}))
+        return served.tokens, served.logits
 
 
 def resume(folder: Path) -> dict[str, object]:
@@ -145,7 +157,13 @@ def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=240))
     trained, traces = train_all(rank)
-    result = {"trained": trained, "traces": traces, "resumed": resume(Path(folder)), "stopped": ended(rank, by=_stop, who=STOPPED)}
+    result = {
+        "trained": trained,
+        "traces": traces,
+        "served": serve(rank),
+        "resumed": resume(Path(folder)),
+        "stopped": ended(rank, by=_stop, who=STOPPED),
+    }
     torch.save(result, Path(folder) / f"rank{rank}")
     dist.barrier()
     result["killed"] = ended(rank, by=_kill, who=KILLED)

@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from tests.execute.plan_ranks import KILLED, RANKS, RESUMED, RESUMED_STEPS, SAVED, STEPS, STOPPED, TRAINED, start
+from tests.execute.plan_ranks import KILLED, RANKS, RESUMED, RESUMED_STEPS, SAVED, SERVING, STEPS, STOPPED, TRAINED, start
+from tests.execute.served import moving
 from tests.execute.small_plans import PLANS, run_here
 from tests.execute.traces import check_measured
 from tests.tiers import in_both
@@ -70,6 +71,20 @@ def test_ranks_do_what_is_simulated(ranks: list[Any], name: str) -> None:
     trace = ranks[0]["traces"][name]
     assert all(found["traces"][name] == trace for found in ranks)
     check_measured(PLANS[name], trace)
+
+
+def test_a_server_over_ranks_gives_what_one_process_gives(ranks: list[Any]) -> None:
+    here = moving()
+    seen: set[tuple[int, int]] = set()
+    for found in ranks[:SERVING]:
+        tokens, logits = found["served"]
+        assert tokens == here.tokens
+        for request, by_position in logits.items():
+            for position, (one,) in by_position.items():
+                assert torch.equal(one, here.logits[request][position][0])
+                seen.add((request, position))
+    assert seen == {(request, position) for request, by_position in here.logits.items() for position in by_position}
+    assert all(found["served"] is None for found in ranks[SERVING:])
 
 
 def test_a_run_goes_on_under_another_plan(ranks: list[Any]) -> None:

@@ -36,14 +36,20 @@ from shardwright.validation.facts import Facts, parse_facts
 from shardwright.validation.launch import launched
 from shardwright.validation.measurements import Measurement, parse_measurements
 from shardwright.validation.rows import to_case
+from shardwright.validation.serving.measurements import COLUMNS as SERVING_COLUMNS
+from shardwright.validation.serving.measurements import parse_serving
+from shardwright.validation.serving.rows import to_serving_case
 from tests.calibrate.profiles import profile
 from tests.calibrate.test_kineto import DOCUMENT
 from tests.calibrate.test_nccl_tests import NEW
 from tests.files.saved import UNEVEN, grid_plan, simulated
 from tests.files.test_trace_file import TEXT as TRACES
 from tests.search.problems import facts_of, real_problem
+from tests.validation.serving_tables import HEADER as SERVING_HEADER
+from tests.validation.serving_tables import LINE as SERVING_LINE
 from tests.validation.test_facts import HEADER, LINE
 from tests.validation.test_launch import DENSE, LATENT, SPLIT
+from tests.validation.test_serving_measurements import METRICS, PLAIN, POOLS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -101,8 +107,19 @@ def parsers() -> tuple[Parser, ...]:
         Parser(name="kineto", read=parse_kineto, samples=(json.dumps(DOCUMENT),)),
         Parser(name="nccl-tests", read=parse_nccl_tests, samples=(NEW,)),
         Parser(name="measurements", read=_rows, samples=(table,), weight=2),
+        Parser(
+            name="served",
+            read=_served,
+            samples=(f"{SERVING_HEADER}\n{SERVING_LINE}\n", f"{METRICS}\n{PLAIN}\n{POOLS}\n", POOLS_ROW),
+            weight=2,
+        ),
         Parser(name="launch", read=_launch, samples=(f"{DENSE} {SPLIT}", LATENT, "tp=2 --bf16: true")),
         Parser(name="facts", read=_facts, samples=tuple(path.read_text() for path in sorted(FACTS.glob("*.toml"))[:4])),
+        Parser(
+            name="facts of serving",
+            read=_serving_facts,
+            samples=tuple(path.read_text() for path in sorted(SERVING_FACTS.glob("*.toml"))[:4]),
+        ),
         Parser(
             name="pins",
             read=partial(_pinned, space),
@@ -124,6 +141,11 @@ CLUSTERS: Final = (
 )
 CONFIGURATIONS: Final = ROOT / "tests" / "model" / "configs"
 FACTS: Final = ROOT / "benchmarks" / "published" / "facts"
+SERVING_FACTS: Final = ROOT / "benchmarks" / "published" / "serving" / "facts"
+POOLS_ROW: Final = (
+    "source_id,table_or_row,model_name,gpu,engine,options,workers,precision,isl,osl,concurrency,spec_decoding,guesses,acceptance,ttft_ms\n"
+    "lab,1,deepseek-r1,gb300,trtllm 1.2.0rc6.post2,kv=fp8,1x(tp4ep4dp)+5x(tp8ep8),fp4,8192,1024,64,mtp,3,0.8,900\n"
+)
 CLUSTER_FILES: Final = (
     """name: two-kinds
 accelerators:
@@ -196,6 +218,14 @@ def _launch(text: str) -> object:
 
 def _facts(text: str) -> object:
     return parse_facts(_bytes(text), name="facts.toml")
+
+
+def _serving_facts(text: str) -> Facts:
+    return parse_facts(_bytes(text), name="facts.toml", columns=SERVING_COLUMNS)
+
+
+def _served(text: str) -> object:
+    return [to_serving_case(row, facts=Facts(), engine="vllm") for row in parse_serving(_bytes(text), source="table.csv")]
 
 
 def _pinned(space: Space, text: str) -> object:

@@ -118,7 +118,7 @@ def _require_countable(problem: Problem) -> None:
 
 
 def _cluster(request: Request) -> Cluster:
-    cluster = _profiled(request.cluster, Path(request.profile)) if request.profile else _load_cluster(request.cluster)
+    cluster = _profiled(request.cluster, Path(request.profile)) if request.profile else load_cluster(request.cluster)
     if request.max_devices:
         cluster = limit_devices(cluster, num_devices=request.max_devices)
     reserve = request.reserve_bytes + int(request.reserve_fraction * effective_memory(cluster))
@@ -129,18 +129,19 @@ def _profiled(text: str, path: Path) -> Cluster:
     from shardwright.files.profile_file import read_profile  # pydantic only where a file is read
 
     profile = read_profile(path)
-    return apply_profile(_load_cluster(text), profile) if _is_file(text) else profiled_cluster(text, profile)
+    return apply_profile(load_cluster(text), profile) if _is_file(text) else profiled_cluster(text, profile)
 
 
 def _is_file(text: str) -> bool:
     return text.endswith((".yaml", ".yml")) or "\n" in text
 
 
-def _load_cluster(text: str) -> Cluster:
+def load_cluster(text: str) -> Cluster:
+    """The cluster of an expression, or of a YAML file."""
     if _is_file(text):
-        from shardwright.hardware.files.yaml_cluster import load_cluster  # pydantic and yaml only where a file is read
+        from shardwright.hardware.files.yaml_cluster import load_cluster as from_file  # pydantic and yaml only where a file is read
 
-        return load_cluster(text)
+        return from_file(text)
     return parse_cluster(text)
 
 

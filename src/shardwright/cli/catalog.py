@@ -25,6 +25,9 @@ from shardwright.job.border import PRECISIONS
 from shardwright.model.catalog.catalog import ENTRIES
 from shardwright.report.layout import Words
 from shardwright.report.tables import plain_table
+from shardwright.runtime.engines.engine import Engine
+from shardwright.runtime.engines.options import OPTIONS as ENGINE_OPTIONS
+from shardwright.runtime.engines.registry import all_engines
 from shardwright.runtime.options import OPTIONS, offered_values
 from shardwright.runtime.registry import load_runtime, runtime_names
 from shardwright.runtime.runtime import Runtime
@@ -117,6 +120,17 @@ def _some_values(options: Sequence[str]) -> str:
     return _names([o if o.count("|") < MOST_VALUES else f"{o.split('|')[0]}|.." for o in options]) or "-"
 
 
+def _engine_values(option: str) -> list[str]:
+    """Words that an option of any engine may be; empty where it is a number, a share or a list."""
+    return list(
+        dict.fromkeys(one.word for e in all_engines() for setting in e.settings if setting.option == option for one in setting.words)
+    )
+
+
+def _engine_options(engine: Engine) -> list[str]:
+    return [setting.option for setting in engine.settings]
+
+
 NAME: Final = Column("name", title="name")
 ALIASES: Final = Column("aliases", title="also", shown=_names, is_spare=True)
 ACCELERATOR: Final = (
@@ -163,6 +177,24 @@ OPTION: Final = (
     Column("numerics", lambda o: o.numerics, "changes numbers", lambda changes: "yes" if changes else "-"),
     Column("runtimes", lambda o: [r.name for r in _runtimes() if o.name in dict(r.own)], "runtimes that have it", _names, is_spare=True),
 )
+ENGINE: Final = (
+    NAME,
+    *(Column(key, title=key, is_spare=True) for key in ("engine", "version", "released")),
+    Column("batching", lambda e: e.batching.value, "an iteration is"),
+    Column("admission", lambda e: e.admission.value, "lets in by"),
+    Column("eviction", lambda e: e.eviction.value, "when full"),
+    Column("memory_rule", lambda e: e.memory_rule.value, "memory share of"),
+    Column("options", _engine_options),
+    Column("facts", lambda e: len(e.facts), "facts", _whole, is_number=True, is_spare=True),
+    Column("checked", lambda e: sum(fact.checked for fact in e.facts), "read", _whole, is_number=True, is_spare=True),
+)
+ENGINE_OPTION: Final = (
+    NAME,
+    Column("about", title="what it decides"),
+    Column("values", lambda o: _engine_values(o.name) or [o.form.value], "values", _names),
+    Column("flags", lambda o: {e.name: s.flag for e in all_engines() for s in e.settings if s.option == o.name}),
+    Column("engines", lambda o: sorted({e.engine for e in all_engines() if o.name in _engine_options(e)}), "engines that have it", _names),
+)
 SCHEDULE: Final = (Column("name", str, "name"), Column("runtimes", _runs, "runtimes that run it", lambda names: _names(names) or "-"))
 KINDS: Final[Mapping[str, Kind]] = {
     "accelerators": Kind("devices: a CLUSTER is NAME:DEVICES, in their usual nodes", ACCELERATOR, lambda: ACCELERATORS),
@@ -181,6 +213,18 @@ KINDS: Final[Mapping[str, Kind]] = {
         OPTION,
         lambda: OPTIONS,
         note="Set one in a strategy or with --pin NAME=VALUE, search several with --pin NAME=VALUE,VALUE.",
+    ),
+    "engines": Kind(
+        "serving engines by version",
+        ENGINE,
+        all_engines,
+        note="A version in between is answered for by the one before it. `shardwright catalog engine-options` says what can be set.",
+    ),
+    "engine-options": Kind(
+        "options of serving engines",
+        ENGINE_OPTION,
+        lambda: ENGINE_OPTIONS,
+        note="Written behind an engine's name: vllm-0.12 token_budget=16384 async=on. `--json` has each engine's own flag.",
     ),
     "schedules": Kind("pipeline schedules", SCHEDULE, lambda: SCHEDULES),
 }

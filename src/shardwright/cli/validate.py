@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -13,29 +13,48 @@ from shardwright.errors import UsageError
 from shardwright.files.text import to_text
 from shardwright.report.accuracy import judged_line, points_of, render_validation
 from shardwright.report.scatter import scatter_svg
+from shardwright.report.serving_accuracy import render_serving, serving_judged_line
 from shardwright.validation.accuracy import accuracy, facts_of
 from shardwright.validation.accuracy_page import accuracy_page
 from shardwright.validation.facts import Facts
 from shardwright.validation.folds import FOLDS, fold_text, read_folds
 from shardwright.validation.judge import validation_json
+from shardwright.validation.serving.accuracy import serving_accuracy, serving_facts
+from shardwright.validation.serving.judge import FOLDS as SERVING_FOLDS
+from shardwright.validation.serving.judge import require_serving_fold, serving_json
+from shardwright.validation.serving.measurements import is_serving_table
+from shardwright.validation.serving.page import serving_page
+from shardwright.validation.serving.template import COLUMNS as SERVING_COLUMNS
+from shardwright.validation.serving.template import serving_template
 from shardwright.validation.study import Study
 from shardwright.validation.template import COLUMNS
 from shardwright.validation.template import template as template_text
 
-Measurements = Annotated[list[Path] | None, typer.Argument(metavar="MEASUREMENTS.csv...", help="CSV tables of measured runs.")]
+SERVING: Final = "serving"
+
+Measurements = Annotated[
+    list[Path] | None, typer.Argument(metavar="MEASUREMENTS.csv...", help="CSV tables of measured runs, of training or of serving.")
+]
 Fold = Annotated[
-    str, typer.Option("--fold", help="Hold out of the fit, for each row, the rows of the same model, source or accelerator; or none.")
+    str,
+    typer.Option(
+        "--fold",
+        help="Hold out of the fit, for each row, the rows of the same model, source or accelerator (serving: model or version); or none.",
+    ),
 ]
 FactsFolder = Annotated[
     Path | None,
     typer.Option("--facts", metavar="FOLDER", help="Folder of facts about the tables (.toml); by default the folder facts beside each."),
 ]
-RuntimeName = Annotated[str, typer.Option("--runtime", help="Runtime of rows whose table and facts name none.")]
+RuntimeName = Annotated[str, typer.Option("--runtime", help="Runtime, or serving engine, of rows whose table and facts name none.")]
 Folds = Annotated[
     Path | None, typer.Option("--folds", metavar="FILE", help="Use the constants that --save-folds wrote instead of fitting.")
 ]
 Template = Annotated[
-    bool, typer.Option("--template", help="Print a table to fill in: the columns, and two rows; with --json what each means.")
+    bool,
+    typer.Option(
+        "--template", help="Print a table to fill in: the columns, and two rows; with --json what each means. --template serving."
+    ),
 ]
 SaveFolds = Annotated[Path | None, typer.Option("--save-folds", help="Write the constants fitted for each fold to this JSON file.")]
 
@@ -59,7 +78,9 @@ def validate(
     -o writes JSON if the name ends in .json, and if it ends in .md a report over all folds, with a scatter plot (.svg) beside it.
     """
     if template:
-        screen.write(to_text({name: about for name, about, _ in COLUMNS}) if as_json else template_text())
+        of_serving = [str(path) for path in paths or ()] == [SERVING]
+        columns, text = (SERVING_COLUMNS, serving_template()) if of_serving else (COLUMNS, template_text())
+        screen.write(to_text({name: about for name, about, _ in columns}) if as_json else text)
         return
     if not paths:
         raise UsageError("there is no table", hint="shardwright validate runs.csv; --template prints one to fill in")
@@ -69,6 +90,14 @@ def validate(
         raise UsageError(f"cannot tell what to write to {output}", hint="end the name in .json or .md")
     if folds is not None and save_folds is not None:
         raise UsageError("--folds fits nothing that --save-folds could store", hint="give one of them")
+    kinds_of_tables = {is_serving_table(path) for path in paths}
+    if len(kinds_of_tables) > 1:
+        raise UsageError("tables of training and of serving in one call", hint="validate each kind by itself")
+    if True in kinds_of_tables:
+        if folds is not None or save_folds is not None:
+            raise UsageError("no constants of serving are stored", hint="--folds and --save-folds are of tables of training")
+        _serving(paths, fold=fold, facts=facts, engine=runtime, output=output, as_json=as_json, quiet=quiet)
+        return
     kinds = FOLDS if save_folds is not None or (output is not None and output.suffix == ".md") else (fold,)
     known = read_folds(folds) if folds is not None else None
     described = facts_of(*paths, folder=facts)
@@ -87,6 +116,24 @@ def validate(
         screen.write(f"{judged_line(validation)}\n")
     else:
         screen.show(render_validation(validation))
+
+
+def _serving(paths: list[Path], *, fold: str, facts: Path | None, engine: str, output: Path | None, as_json: bool, quiet: bool) -> None:
+    """`validate` of tables of served configurations."""
+    paged = output is not None and output.suffix == ".md"
+    described = serving_facts(*paths, folder=facts)
+    require_serving_fold(fold)
+    with screen.progress(quiet=quiet) as report:
+        study = serving_accuracy(*paths, facts=described, folds=SERVING_FOLDS if paged else (fold,), engine=engine, progress=report)
+    validation = study.validation(fold)
+    if output is not None:
+        screen.save(output, serving_page(study, facts=described) if paged else to_text(serving_json(validation)))
+    if as_json:
+        screen.write(to_text(serving_json(validation)))
+    elif quiet:
+        screen.write(f"{serving_judged_line(validation)}\n")
+    else:
+        screen.show(render_serving(validation))
 
 
 def _save_page(path: Path, study: Study, *, facts: Facts) -> None:

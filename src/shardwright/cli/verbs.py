@@ -35,6 +35,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     "trace": Verb(target="shardwright.cli.trace:main", summary="show how each device spends a step, simulated and measured"),
     "check": Verb(target="shardwright.cli.check:main", summary="recompute a plan file and its certificate, and compare"),
     "run": Verb(target="shardwright.cli.run:main", summary="train under a plan on PyTorch, and compare with the prediction"),
+    "serve-simulate": Verb(
+        target="shardwright.cli.serve_simulate:main", summary="predict latencies, throughput and memory of a serving deployment"
+    ),
     "validate": Verb(target="shardwright.cli.validate:main", summary="compare predictions with tables of measured runs"),
     "calibrate": Verb(target="shardwright.cli.calibrate:main", summary="measure this machine, or import measurements, into a profile"),
     "schema": Verb(target="shardwright.cli.schema:main", summary="print the JSON Schema of a plan, simulation, profile or trace file"),

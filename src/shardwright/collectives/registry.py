@@ -27,23 +27,38 @@ ALGORITHMS: Final = MappingProxyType(
         "forest": "shardwright.collectives.scheduled:FOREST",
         "paired": "shardwright.collectives.scheduled:PAIRED",
         "straggler": "shardwright.collectives.straggler:STRAGGLER",
+        "one_shot": "shardwright.collectives.engine_sums:ONE_SHOT",
+        "two_shot": "shardwright.collectives.engine_sums:TWO_SHOT",
+        "multimem": "shardwright.collectives.engine_sums:MULTIMEM",
+        "low_latency": "shardwright.collectives.engine_exchanges:LOW_LATENCY",
+        "one_sided": "shardwright.collectives.engine_exchanges:ONE_SIDED",
     }
 )
 # Schedules of single messages, made for one group: only a library that runs schedules as it is given them has these.
 SCHEDULED: Final = ("tree", "forest", "paired", "straggler")
+# Kernels of serving engines, for sums and exchanges inside an island of a few megabytes.
+OF_ENGINES: Final = ("one_shot", "two_shot", "multimem", "low_latency", "one_sided")
 _NCCL: Final = ("ring", "double_binary_tree", "nvlink_sharp", "pairwise", "flat", "send")
+
+ENGINES: Final = ("vllm", "sglang", "trtllm")
 
 # What each library runs when nothing is tuned by hand. NCCL: src/graph/tuning.cc (ring, tree, NVLS) and src/enqueue.cc, where rooted
 # collectives other than broadcast and all_to_all are grouped sends; its PAT (one device a node) and CollNet are not here.
 # Messages: `execute.transport.messages` cuts a sum in even shares that go straight to their owners and back, which is the ring's
 # bytes (and in place of its n - 1 hops one round, which the ring's latency is never below). Synthesised: MSCCL runs schedules that are
-# written for a group on NCCL's transports, and what it has no schedule for as NCCL does (github.com/Azure/msccl-executor-nccl).
+# written for a group on NCCL's transports, and what it has no schedule for as NCCL does (github.com/Azure/msccl-executor-nccl). Engines sum
+# by one and two shots where that is faster than NCCL; with their option of multimem (symmetric memory) by the switch too. DeepEP and
+# one-sided exchanges are libraries of their own, beside NCCL.
 LIBRARIES: Final = MappingProxyType(
     {
-        "any": tuple(name for name in ALGORITHMS if name not in SCHEDULED),
+        "any": tuple(name for name in ALGORITHMS if name not in (*SCHEDULED, *OF_ENGINES)),
         "nccl": _NCCL,
         "synthesised": _NCCL + SCHEDULED,
         "messages": ("ring", "pairwise", "flat", "send"),
+        **dict.fromkeys(ENGINES, (*_NCCL, "one_shot", "two_shot")),
+        **{f"{engine}-multimem": (*_NCCL, "one_shot", "two_shot", "multimem") for engine in ENGINES},
+        "deepep": (*(name for name in _NCCL if name != "pairwise"), "low_latency"),
+        "one-sided": (*(name for name in _NCCL if name != "pairwise"), "pairwise", "one_sided"),
     }
 )
 
@@ -51,7 +66,7 @@ LIBRARIES: Final = MappingProxyType(
 ONLY: Final = MappingProxyType({(library, Collective.BROADCAST): ("ring",) for library in ("nccl", "synthesised")})
 
 # Libraries that call NCCL for what they have nothing of their own for: its buffers are there, and inside an island its kernels run.
-CALL_NCCL: Final = ("nccl", "synthesised")
+CALL_NCCL: Final = ("nccl", "synthesised", *ENGINES, *(f"{engine}-multimem" for engine in ENGINES), "deepep", "one-sided")
 
 
 @cache

@@ -16,6 +16,7 @@ from shardwright.collectives.registry import CALL_NCCL, algorithms_for
 from shardwright.collectives.span import Span, lie_alike, span_of, span_with
 from shardwright.cost.degree_rows import Rows
 from shardwright.hardware.catalog.kernel_tables import SAME_LINKS, TABLE_ORIGIN, CollectiveCurve, collective_curves, curve_seconds
+from shardwright.hardware.catalog.serving_tables import engine_curves
 from shardwright.hardware.cluster import Cluster, Tier
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.graph import Units, units_of
@@ -42,7 +43,7 @@ class Network:
 def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
     """Tiers as one device sees them."""
     name, link = cluster.node.accelerator.name, cluster.node.scale_up
-    curves = collective_curves(cluster.node) if library in CALL_NCCL else ()
+    curves = _curves(cluster, library) if library in CALL_NCCL else ()
     return Network(
         tiers=cluster.tiers(),
         units=units_of(cluster),
@@ -52,6 +53,13 @@ def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
         curve_origin=_curve_origin(name, link, curves),
         domain=cluster.node.island,
     )
+
+
+def _curves(cluster: Cluster, library: str) -> tuple[CollectiveCurve, ...]:
+    """NCCL's curves, and those of an engine's own kernels in the place of its."""
+    own = engine_curves(cluster.node, library=library.removesuffix("-multimem"))
+    replaced = {(c.collective, c.num_devices) for c in own}
+    return (*(c for c in collective_curves(cluster.node) if (c.collective, c.num_devices) not in replaced), *own)
 
 
 def _curve_origin(name: str, link: Link, curves: tuple[CollectiveCurve, ...]) -> Origin:

@@ -65,8 +65,13 @@ def roofline_seconds(
     compute = padding * (2.0 * groups * m * n * k) / (rates.compute_efficiency * peak)
     traffic = groups * (width * (m * k + k * n) + 2.0 * m * n) + extra_bytes
     memory = traffic / (rates.memory_efficiency * bandwidth)
+    return q_norm(compute, memory, exponent=rates.exponent)
+
+
+def q_norm(compute: FloatArray, memory: FloatArray, *, exponent: float) -> FloatArray:
+    """(compute^q + memory^q)^(1/q): the larger alone for a large q, their sum for q = 1."""
     larger, smaller = np.maximum(compute, memory), np.minimum(compute, memory)
-    return np.asarray(larger * (1.0 + (smaller / np.maximum(larger, 1e-30)) ** rates.exponent) ** (1.0 / rates.exponent))
+    return np.asarray(larger * (1.0 + (smaller / np.maximum(larger, 1e-30)) ** exponent) ** (1.0 / exponent))
 
 
 def gemm_grid_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GemmGrid | None:

@@ -26,6 +26,7 @@ class SkipReason(StrEnum):
     FINE_TUNING = "fine-tuning"
     NO_MEASUREMENT = "no-measurement"
     AMBIGUOUS_FAILURE = "ambiguous-failure"
+    DUPLICATE = "duplicate"
 
 
 class MeasuredKind(StrEnum):

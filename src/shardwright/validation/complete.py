@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
 from shardwright.validation.case import Skip, SkipReason
+from shardwright.validation.computed import computed
 from shardwright.validation.facts import Facts, Reading, Rule
-from shardwright.validation.measurements import COLUMNS, EMPTY, Measurement
+from shardwright.validation.measurements import COLUMNS, Measurement
 from shardwright.validation.selector import cells_of
+from shardwright.validation.table import EMPTY, Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
-    """A row as it is judged.
+class Told:
+    """What facts say of a row, of any kind of table.
 
     Args:
-        row: with all its cells. config: fields of the model's configuration that facts give.
-        assumptions: the cells that the table does not have, and how they are known; a line a rule.
+        given: column -> value of cells that they fill or replace. config: fields of the model's configuration. options: of what ran, name
+            -> value. assumptions: the cells that the table does not have, and how they are known; a line a rule.
+        skip: why the row is not judged, and the words that say why.
     """
 
-    row: Measurement
-    config: Mapping[str, Any]
-    assumptions: tuple[str, ...]
+    given: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    skip: tuple[SkipReason, str] | None = None
 
 
-def complete(row: Measurement, *, facts: Facts) -> Completed | Skip:
-    """The row with its facts. Rules see the row as published, never what another rule filled."""
+def told(row: Any, *, facts: Facts, columns: Columns) -> Told:
+    """What the rules of `facts` say of a row. They see it as published, never what another rule filled."""
     cells = cells_of(row)
     given: dict[str, Any] = {}
     config: dict[str, Any] = {}
@@ -38,22 +43,46 @@ def complete(row: Measurement, *, facts: Facts) -> Completed | Skip:
         if not rule.where.matches(cells):
             continue
         if rule.skip is not None:
-            return Skip(measurement=row, reason=rule.skip, detail=rule.because)
+            return Told(skip=(rule.skip, rule.because))
         try:
-            fresh = {column: value for column, value in _says(rule, cells) if column not in given}
+            fresh = {column: value for column, value in _says(rule, cells, columns=columns) if column not in given}
+            chosen = dict(_pair(option) for option in computed(rule.options, cells).split())
         except ValueError as error:
-            return Skip(measurement=row, reason=SkipReason.INCONSISTENT_CONFIGURATION, detail=str(error))
+            return Told(skip=(SkipReason.INCONSISTENT_CONFIGURATION, str(error)))
         given |= fresh
-        options = dict(_pair(option) for option in rule.options.split()) | options
+        set_here = {name: value for name, value in chosen.items() if name not in options}
+        options |= set_here
         config = {**rule.config, **config}
-        if (fresh or rule.options) and rule.because:
-            words = ", ".join([*(f"{column} {_shown(value)}" for column, value in fresh.items()), *rule.options.split()])
+        if (fresh or set_here) and rule.because:
+            words = ", ".join([*(f"{column} {_shown(value)}" for column, value in fresh.items()), *map("=".join, set_here.items())])
             assumptions.append(f"{words}: {rule.because}")
+    return Told(given=given, config=config, options=options, assumptions=tuple(assumptions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """A row as it is judged.
+
+    Args:
+        row: with all its cells. config, assumptions: see `Told`.
+    """
+
+    row: Measurement
+    config: Mapping[str, Any]
+    assumptions: tuple[str, ...]
+
+
+def complete(row: Measurement, *, facts: Facts) -> Completed | Skip:
+    """The row with its facts."""
+    said = told(row, facts=facts, columns=COLUMNS)
+    if said.skip is not None:
+        return Skip(measurement=row, reason=said.skip[0], detail=said.skip[1])
+    given = dict(said.given)
     if "runtime" in given:
         base, *own = given["runtime"].split()
-        options |= dict(_pair(option) for option in own)
+        options = {**said.options, **dict(_pair(option) for option in own)}
         given["runtime"] = " ".join([base, *(f"{name}={value}" for name, value in options.items())])
-    return Completed(row=replace(row, **given), config=config, assumptions=tuple(assumptions))
+    return Completed(row=replace(row, **given), config=said.config, assumptions=said.assumptions)
 
 
 def _pair(option: str) -> tuple[str, str]:
@@ -61,25 +90,25 @@ def _pair(option: str) -> tuple[str, str]:
     return name, value
 
 
-def _says(rule: Rule, cells: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _says(rule: Rule, cells: Mapping[str, Any], *, columns: Columns) -> list[tuple[str, Any]]:
     """(column, value) of the cells that a rule gives to a row."""
     found = [(column, value) for column, value in rule.replace.items() if cells[column] != value]
     found += [(column, value) for column, value in rule.fill.items() if cells[column] in EMPTY]
     for column, reading in rule.read.items():
-        value = _read(reading, cells, column=column) if cells[column] in EMPTY else None
+        value = _read(reading, cells, column=column, columns=columns) if cells[column] in EMPTY else None
         if value not in EMPTY:
             found.append((column, value))
     return found
 
 
-def _read(reading: Reading, cells: Mapping[str, Any], *, column: str) -> Any:
+def _read(reading: Reading, cells: Mapping[str, Any], *, column: str, columns: Columns) -> Any:
     """The value of a cell in another cell's words; None where the pattern is not there. Raises ValueError where it is no such value."""
     words = cells[reading.column]
     match = reading.pattern.search("" if words is None else str(words))
     if match is None:
         return None
     try:
-        value = COLUMNS[column](match[1])
+        value = columns[column](match[1])
     except ValueError as error:
         raise ValueError(f"{column} in {reading.column}: {match[1][:40]!r} is {error}") from None
     return _layers(value, reading) if isinstance(value, tuple) else value

@@ -17,12 +17,14 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError, ValidationInfo
 
 from shardwright.errors import DataError, nearest
 from shardwright.validation.case import SkipReason
+from shardwright.validation.computed import require_computable
 from shardwright.validation.measurements import COLUMNS
 from shardwright.validation.selector import TEXT, Selector, parse_pattern, parse_selector
+from shardwright.validation.table import Columns
 
 FOLDER: Final = "facts"
 MAX_FILE_BYTES: Final = 4 * 1024**2
@@ -31,31 +33,56 @@ PLAN: Final = ("zero", "shard", "microbatches")
 _FORBID: Final = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
-def _cells(value: Any) -> dict[str, Any]:
+def _columns(info: ValidationInfo) -> Columns:
+    """Those of the kind of table that the facts are of."""
+    return (info.context or {}).get("columns", COLUMNS)  # type: ignore[no-any-return]
+
+
+def _no_column(name: Any, known: Iterable[str]) -> ValueError:
+    return ValueError(f"there is no column {str(name)[:40]!r}: {nearest(str(name)[:40], known)}")
+
+
+def _cells(value: Any, info: ValidationInfo) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("not a mapping of columns to values")
-    found = {}
+    columns, found = _columns(info), {}
     for column, cell in value.items():
-        if column not in COLUMNS:
-            raise ValueError(f"there is no column {str(column)[:40]!r}: {nearest(str(column)[:40], COLUMNS)}")
+        if column not in columns:
+            raise _no_column(column, columns)
         try:
-            found[column] = COLUMNS[column](str(int(cell)) if isinstance(cell, bool) else str(cell))
+            found[column] = columns[column](str(int(cell)) if isinstance(cell, bool) else str(cell))
         except ValueError as error:
             raise ValueError(f"{column}: {str(cell)[:40]!r} is {error}") from None
     return found
 
 
-def _readings(value: Any) -> Any:
-    unknown = next((column for column in value if column not in COLUMNS), None) if isinstance(value, dict) else None
+def _readings(value: Any, info: ValidationInfo) -> Any:
+    columns = _columns(info)
+    unknown = next((column for column in value if column not in columns), None) if isinstance(value, dict) else None
     if unknown is not None:
-        raise ValueError(f"there is no column {str(unknown)[:40]!r}: {nearest(str(unknown)[:40], COLUMNS)}")
+        raise _no_column(unknown, columns)
     return value
 
 
-def _readable(value: Any) -> str:
-    if value not in (*COLUMNS, TEXT):
-        raise ValueError(f"there is no column {str(value)[:40]!r}: {nearest(str(value)[:40], (*COLUMNS, TEXT))}")
+def _readable(value: Any, info: ValidationInfo) -> str:
+    known = (*_columns(info), TEXT)
+    if value not in known:
+        raise _no_column(value, known)
     return str(value)
+
+
+def _where(value: Any, info: ValidationInfo) -> Selector:
+    return parse_selector(value, columns=_columns(info))
+
+
+def _where_plan(value: Any, info: ValidationInfo) -> Selector:
+    return parse_selector(value, columns=_columns(info), more=PLAN)
+
+
+def _options(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str):
+        require_computable(value, _columns(info))
+    return value
 
 
 def _pattern(value: Any) -> re.Pattern[str]:
@@ -65,8 +92,8 @@ def _pattern(value: Any) -> re.Pattern[str]:
     return pattern
 
 
-Where = Annotated[Selector, BeforeValidator(parse_selector)]
-WherePlan = Annotated[Selector, BeforeValidator(lambda value: parse_selector(value, more=PLAN))]
+Where = Annotated[Selector, BeforeValidator(_where)]
+WherePlan = Annotated[Selector, BeforeValidator(_where_plan)]
 Cells = Annotated[Mapping[str, Any], BeforeValidator(_cells)]
 
 
@@ -94,8 +121,9 @@ class Rule:
 
     Args:
         fill: cells where the table has none. read: the same, from words of the row. replace: cells whatever the table says.
-        options: of the runtime that another rule gives, where that does not set them itself. config: fields of the model's Hugging Face
-            configuration.
+        options: of the runtime that another rule gives, where that does not set them itself, or of an engine: its numbers may be computed
+            from cells (`validation.computed`), and ``prefill.`` or ``decode.`` before a name says whose workers' it is.
+        config: fields of the model's Hugging Face configuration.
         skip: why these rows are not judged. because: how it is known, or the words that say why.
     """
 
@@ -104,7 +132,7 @@ class Rule:
     fill: Cells = field(default_factory=dict)
     read: Annotated[Mapping[str, Reading], BeforeValidator(_readings)] = field(default_factory=dict)
     replace: Cells = field(default_factory=dict)
-    options: str = ""
+    options: Annotated[str, BeforeValidator(_options)] = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     skip: SkipReason | None = None
     because: str = ""
@@ -209,17 +237,17 @@ _FILE: Final = TypeAdapter(Facts)
 _WHERE: Final[TypeAdapter[Selector]] = TypeAdapter(Where)
 
 
-def facts_beside(tables: Iterable[Path]) -> Facts:
+def facts_beside(tables: Iterable[Path], *, columns: Columns = COLUMNS) -> Facts:
     """Facts of the folders ``facts`` that lie beside tables; none where there is no such folder. Raises DataError as `read_facts`."""
     found = Facts()
     for folder in dict.fromkeys(table.parent / FOLDER for table in tables):
         if folder.is_dir():
-            found = found.joined(read_facts(folder))
+            found = found.joined(read_facts(folder, columns=columns))
     return found
 
 
-def read_facts(folder: Path) -> Facts:
-    """Facts of all ``.toml`` files of a folder, by name.
+def read_facts(folder: Path, *, columns: Columns = COLUMNS) -> Facts:
+    """Facts of all ``.toml`` files of a folder, by name, on tables with these columns.
 
     Raises:
         DataError: no such folder, a file cannot be read, or is not of this form; the file and the place in it are named.
@@ -232,11 +260,11 @@ def read_facts(folder: Path) -> Facts:
             content = path.read_bytes()
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}", hint="a file of facts on tables") from None
-        found = found.joined(parse_facts(content, name=path.name))
+        found = found.joined(parse_facts(content, name=path.name, columns=columns))
     return found
 
 
-def parse_facts(content: bytes, *, name: str) -> Facts:
+def parse_facts(content: bytes, *, name: str, columns: Columns = COLUMNS) -> Facts:
     """The facts in a TOML text; `name` names it in errors. A key ``where`` at the top narrows every rule and remark of the file.
 
     Raises:
@@ -249,8 +277,8 @@ def parse_facts(content: bytes, *, name: str) -> Facts:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{name}: not TOML: {error}", hint="a file of facts on tables") from None
     try:
-        every = _WHERE.validate_python(document.pop("where", {}))
-        facts = _FILE.validate_python(document)
+        every = _WHERE.validate_python(document.pop("where", {}), context={"columns": columns})
+        facts = _FILE.validate_python(document, context={"columns": columns})
     except ValidationError as error:
         raise _first_error(error, name=name) from None
     return replace(

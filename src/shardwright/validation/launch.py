@@ -15,7 +15,8 @@ from shardwright.errors import RuntimeModelError
 from shardwright.runtime.arguments import Arguments, options_of, parse_arguments
 from shardwright.runtime.registry import load_runtime
 from shardwright.validation.implied import QUANTUM
-from shardwright.validation.measurements import EMPTY, Measurement
+from shardwright.validation.measurements import Measurement
+from shardwright.validation.table import EMPTY
 
 MAX_DIGITS: Final = 12
 MAX_STAGES: Final = 4096

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from io import StringIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from shardwright.errors import DataError, nearest
+from shardwright.validation.table import Form, columns_of, parse_rows, read_bytes, table_lines
 
-MAX_FILE_BYTES: Final = 64 * 1024**2
-MAX_COUNT: Final = 10**15
 FILES: Final = (".yaml", ".yml", ".json")
 """How the name of a file ends that describes a cluster."""
 REQUIRED: Final = ("source_id", "table_or_row", "model_name", "gpu", "gpu_count")
@@ -138,38 +132,6 @@ class Measurement:
     samples_per_s: float | None = None
 
 
-def _text(cell: str) -> str:
-    return cell.strip()
-
-
-def _count(cell: str) -> int | None:
-    cell = cell.strip()
-    if not cell:
-        return None
-    if not (cell.isascii() and cell.isdigit() and len(cell) <= 16):
-        raise ValueError("not a whole number")
-    value = int(cell)
-    if value > MAX_COUNT:
-        raise ValueError("too large")
-    return value
-
-
-def _number(cell: str) -> float | None:
-    cell = cell.strip()
-    if not cell:
-        return None
-    if len(cell) > 40:
-        raise ValueError("not a number")
-    value = float(cell)
-    if not math.isfinite(value) or value < 0:
-        raise ValueError("not a finite number from 0")
-    return value
-
-
-def _counts(cell: str) -> tuple[int, ...]:
-    return tuple(_count(part) or 0 for part in cell.split(",")) if cell.strip() else ()
-
-
 def _memory_kind(cell: str) -> MemoryKind | None:
     word = cell.strip()
     if word and word not in {kind.value for kind in MemoryKind}:
@@ -177,17 +139,8 @@ def _memory_kind(cell: str) -> MemoryKind | None:
     return MemoryKind(word) if word else None
 
 
-_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "str": _text,
-    "int | None": _count,
-    "float | None": _number,
-    "tuple[int, ...]": _counts,
-    "MemoryKind | None": _memory_kind,
-}
-COLUMNS: Final = {f.name: _PARSERS[str(f.type)] for f in fields(Measurement) if f.name != "line"}
-"""Name of each column -> what turns a cell's text into its value; raises ValueError."""
-EMPTY: Final = (None, "", ())
-"""Values of cells that say nothing."""
+COLUMNS: Final = columns_of(Measurement, more={"MemoryKind | None": _memory_kind})
+_FORM: Final = Form(make=Measurement, columns=COLUMNS, required=REQUIRED)
 
 
 def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
@@ -196,16 +149,7 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
     Raises:
         DataError: no such file, not a table, a required column is missing, or a cell is malformed (line and column are named).
     """
-    name = str(path)
-    try:
-        with Path(path).open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or "not a readable path"
-        raise DataError(f"{name}: {reason}", hint="give a CSV file of measurements") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise DataError(f"{name}: larger than {MAX_FILE_BYTES} bytes", hint="give a CSV file of measurements")
-    found = parse_measurements(content, source=Path(name).name or name)
+    found = parse_measurements(read_bytes(Path(path)), source=Path(path).name or str(path))
     return tuple(_located(row, Path(path).parent) for row in found)
 
 
@@ -219,57 +163,5 @@ def _located(row: Measurement, folder: Path) -> Measurement:
 
 def parse_measurements(content: bytes, *, source: str) -> tuple[Measurement, ...]:
     """The rows in `content` (CSV, UTF-8); `source` names them in errors. Raises DataError as `read_measurements`."""
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{source}: not UTF-8 text (byte {error.start})", hint="save the table as UTF-8 CSV") from None
-    reader = csv.reader(StringIO(text, newline=""), strict=True)
-    rows = _lines(reader, source=source)
-    _, header = next(rows, (1, []))
-    names = [cell.strip() for cell in header]
-    _check_header(names, source=source)
-    return tuple(_measurement(names, cells, line=line, source=source) for line, cells in rows if any(cells))
-
-
-def _lines(reader: Any, *, source: str) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of each row; the line is where the row begins."""
-    while True:
-        line = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise DataError(f"{source} line {line}: {error}", hint="the table is not valid CSV here") from None
-        yield line, cells
-
-
-def _check_header(names: list[str], *, source: str) -> None:
-    missing = [name for name in REQUIRED if name not in names]
-    if missing:
-        near = nearest(missing[0], [n[:60] for n in names if n]) if any(names) else "the first line names the columns"
-        raise DataError(f"{source} line 1: no column {missing[0]}", hint=near)
-    known = [name for name in names if name in COLUMNS]
-    for name in known:
-        if known.count(name) > 1:
-            raise DataError(f"{source} line 1: column {name} appears twice", hint="keep one of them")
-
-
-def _measurement(names: list[str], cells: list[str], *, line: int, source: str) -> Measurement:
-    if len(cells) > len(names):
-        raise DataError(f"{source} line {line}: {len(cells)} cells for {len(names)} columns", hint="is a comma not quoted?")
-    values: dict[str, Any] = {}
-    for name, cell in zip(names, cells, strict=False):
-        parser = COLUMNS.get(name)
-        if parser is None:
-            continue
-        try:
-            values[name] = parser(cell)
-        except ValueError as error:
-            reason = str(error) if "convert" not in str(error) else "not a number"
-            raise DataError(f"{source} line {line}, column {name}: {cell[:40]!r} is {reason}", hint="leave unknown cells empty") from None
-    for name in REQUIRED:
-        values.setdefault(name, None if name == "gpu_count" else "")
-    if not values["source_id"]:
-        raise DataError(f"{source} line {line}, column source_id: empty", hint="every row names its source")
-    return Measurement(line=line, **values)
+    names, lines = table_lines(content, source=source)
+    return parse_rows(names, lines, form=_FORM, source=source)

@@ -56,6 +56,12 @@ def meant(row: Measurement) -> tuple[str, str]:
     return form, f"sizes of the row; no model of the catalog is {row.model_name!r} of these sizes"
 
 
+def catalogued(name: str) -> str:
+    """The catalog's name of the model that a name means, with words of the run, or of an organisation before a slash; "" for none."""
+    found = _catalogued(name[:MAX_NAME].rsplit("/", 1)[-1])
+    return found.names[0] if found else ""
+
+
 def _is_catalog_name(name: str) -> bool:
     try:
         catalog_entry(name)

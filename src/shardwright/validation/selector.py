@@ -13,11 +13,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from shardwright.errors import nearest
-from shardwright.validation.measurements import COLUMNS, Measurement
+from shardwright.validation.measurements import COLUMNS
+from shardwright.validation.table import Columns
 
 TEXT: Final = "text"
 MAX_PATTERN: Final = 1000
-_NAMES: Final = tuple(f.name for f in fields(Measurement))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +59,23 @@ class Selector:
         return Selector((*self.conditions, *other.conditions))
 
 
-def cells_of(row: Measurement) -> dict[str, Any]:
-    """Name -> value of a row's cells, and ``text``."""
-    return {name: getattr(row, name) for name in _NAMES} | {TEXT: f"{row.model_name}; {row.table_or_row}; {row.notes}"}
+def cells_of(row: Any) -> dict[str, Any]:
+    """Name -> value of the cells of a row of any kind of table, and ``text``: model, place and notes together."""
+    return {f.name: getattr(row, f.name) for f in fields(row)} | {TEXT: f"{row.model_name}; {row.table_or_row}; {row.notes}"}
 
 
-def parse_selector(value: Any, *, more: tuple[str, ...] = ()) -> Selector:
+def parse_selector(value: Any, *, columns: Columns = COLUMNS, more: tuple[str, ...] = ()) -> Selector:
     """A selector from a mapping: column -> pattern, patterns, number, or {at_least, at_most}.
 
     Args:
-        more: names that may be used besides the columns of a table.
+        columns: of the kind of table. more: names that may be used besides them.
 
     Raises:
         ValueError: it is none; the column is named.
     """
     if not isinstance(value, dict):
         raise ValueError("not a mapping of columns to conditions")
-    known = (*COLUMNS, TEXT, *more)
+    known = (*columns, TEXT, *more)
     for column in value:
         if column not in known:
             raise ValueError(f"there is no column {str(column)[:40]!r}: {nearest(str(column)[:40], known)}")

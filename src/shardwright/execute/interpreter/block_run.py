@@ -67,7 +67,9 @@ def run_forward(
         given = tuple(_given(run, operator, name, one, store) for name, one in zip_longest(operator.inputs, inputs, fillvalue=""))
         if run.site.whole:
             given = past.longer(operator, given, part=len(run.site.earlier))
-        made, saved = yield from scoped(numerics_of(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F"))
+        made, saved = yield from scoped(
+            run.forward_of(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F")
+        )
         if operator.name not in constant:
             state.ran[operator.name] = kept(run, operator, given, saved)
         values[operator.name] = made

@@ -34,8 +34,8 @@ class SavedTensors:
     own: Values = ()
 
 
-class Numerics(Protocol):
-    """An operator's numbers. All three are generators (`Task`); one without communication yields nothing."""
+class Forward(Protocol):
+    """What a forward pass asks of an operator: a generator (`Task`); one without communication yields nothing."""
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """What the operator writes, and what its backward needs.
@@ -47,6 +47,10 @@ class Numerics(Protocol):
                 nothing to predict.
         """
         ...
+
+
+class Numerics(Forward, Protocol):
+    """An operator's numbers. All three are generators."""
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights

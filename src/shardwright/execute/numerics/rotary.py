@@ -34,8 +34,7 @@ class Rotary:
             return (_turned(query, place, width, width), _turned(key, place, width, width), rest[0] if rest else key), saved
         (query, *_), (plain, value), (_, rope) = inputs
         turned = _turned(rope, place, rope.shape[-1], rope.shape[-1])
-        heads = plain.unflatten(-1, (-1, width - rope.shape[-1]))
-        key = torch.cat([heads, turned.unsqueeze(-2).expand(*heads.shape[:-1], -1)], dim=-1).flatten(-2)
+        key = joined_keys(plain, turned, head=width)
         return (_turned(query, place, width, rope.shape[-1]), key, value), saved
 
     def input_grad(
@@ -62,6 +61,12 @@ class Rotary:
         """See `Numerics`."""
         yield from ()
         return {}
+
+
+def joined_keys(plain: torch.Tensor, turned: torch.Tensor, *, head: int) -> torch.Tensor:
+    """Keys of latent attention, `head` elements each: every head's own part and, behind it, the turned part that all heads share."""
+    heads = plain.unflatten(-1, (-1, head - turned.shape[-1]))
+    return torch.cat([heads, turned.unsqueeze(-2).expand(*heads.shape[:-1], -1)], dim=-1).flatten(-2)
 
 
 def rotary_rates(settings: Settings, half: int, *, on: torch.device) -> torch.Tensor:

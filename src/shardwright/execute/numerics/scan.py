@@ -35,25 +35,42 @@ def conv(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> 
 
 def scan(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
     """The recurrence of the operator's family, from the start of the sequence; outputs are those of the place's own positions."""
+    return (_own(place, scanned(place, inputs, weights, state=None)[0]),)
+
+
+def scanned(
+    place: OperatorShare, inputs: tuple[Values, ...], weights: Weights, *, state: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(outputs at all positions of the inputs, the state behind them).
+
+    Args:
+        state: before the first position, (samples, local heads or channels, ...) in the format of statistics; None = the sequence begins.
+    """
     own = {p.name.rpartition(".")[2]: fine(weights[p.name]) for p in place.operator.parameters}
-    found = _recurrence(place, tuple(tuple(fine(v) for v in values) for values in inputs), own)
-    return (_own(place, found.to(inputs[0][0].dtype)),)
+    found, last = _recurrence(place, tuple(tuple(fine(v) for v in values) for values in inputs), own, state)
+    return found.to(inputs[0][0].dtype), last
 
 
-def _recurrence(place: OperatorShare, inputs: tuple[Values, ...], own: Weights) -> torch.Tensor:
+_Scanned = tuple[torch.Tensor, torch.Tensor]
+"""(outputs, last state)."""
+
+
+def _recurrence(place: OperatorShare, inputs: tuple[Values, ...], own: Weights, state: torch.Tensor | None) -> _Scanned:
     shape = place.operator.scan
     assert shape is not None
     if len(inputs) == 3:
-        return _selective(inputs[0][0], inputs[1][0], inputs[2][1], inputs[2][2], own)
+        return _selective(inputs[0][0], inputs[1][0], inputs[2][1], inputs[2][2], own, state)
     heads = torch.arange(*place.heads, device=inputs[0][0].device)
     if shape.delta:
         first = place.reads[0][0] // shape.state
-        return _delta(shape, heads * shape.groups // shape.heads - first, inputs[0], inputs[1][4], inputs[1][5], own)
+        return _delta(shape, heads * shape.groups // shape.heads - first, inputs[0], (inputs[1][4], inputs[1][5]), own, state)
     first = place.reads[1][0] // shape.state
-    return _mamba2(shape, heads * shape.groups // shape.heads - first, inputs[0], inputs[1][4], own)
+    return _mamba2(shape, heads * shape.groups // shape.heads - first, inputs[0], inputs[1][4], own, state)
 
 
-def _mamba2(shape: ScanShape, groups: torch.Tensor, streams: Values, steps: torch.Tensor, own: Weights) -> torch.Tensor:
+def _mamba2(
+    shape: ScanShape, groups: torch.Tensor, streams: Values, steps: torch.Tensor, own: Weights, state: torch.Tensor | None
+) -> _Scanned:
     """S_t = exp(dt_t A) S_(t-1) + dt_t x_t B_t, y_t = S_t C_t + D x_t, in chunks (Dao and Gu 2024, arXiv 2405.21060, section 6).
 
     Args:
@@ -63,7 +80,7 @@ def _mamba2(shape: ScanShape, groups: torch.Tensor, streams: Values, steps: torc
     b, c = (s.unflatten(-1, (-1, shape.state))[:, :, groups] for s in streams[1:3])
     dt = functional.softplus(steps + own["dt_bias"])
     decay = -own["a_log"].exp() * dt
-    state = x.new_zeros((x.shape[0], x.shape[2], shape.head_dim, shape.state))
+    state = x.new_zeros((x.shape[0], x.shape[2], shape.head_dim, shape.state)) if state is None else state
     outputs = []
     for start in range(0, x.shape[1], shape.chunk):
         part = slice(start, start + shape.chunk)
@@ -78,39 +95,50 @@ def _mamba2(shape: ScanShape, groups: torch.Tensor, streams: Values, steps: torc
         rest = ((total[:, -1:] - total).exp() * dts).unsqueeze(-1)
         state = state * total[:, -1].exp()[..., None, None] + torch.einsum("nshp,nshk->nhpk", xs * rest, bs)
     y = torch.cat(outputs, dim=1) if outputs else x
-    return (y + own["d"].unsqueeze(-1) * x).flatten(-2)
+    return (y + own["d"].unsqueeze(-1) * x).flatten(-2), state
 
 
-def _selective(x: torch.Tensor, steps: torch.Tensor, b: torch.Tensor, c: torch.Tensor, own: Weights) -> torch.Tensor:
+def _selective(
+    x: torch.Tensor, steps: torch.Tensor, b: torch.Tensor, c: torch.Tensor, own: Weights, state: torch.Tensor | None
+) -> _Scanned:
     """Mamba-1 (Gu and Dao 2023, arXiv 2312.00752, section 3.2): a state for each channel, token after token."""
     rates, dt = -own["a_log"].exp(), functional.softplus(steps)
-    state = x.new_zeros((x.shape[0], x.shape[2], b.shape[-1]))
+    state = x.new_zeros((x.shape[0], x.shape[2], b.shape[-1])) if state is None else state
     outputs = []
     for t in range(x.shape[1]):
         state = (dt[:, t].unsqueeze(-1) * rates).exp() * state + (dt[:, t] * x[:, t]).unsqueeze(-1) * b[:, t].unsqueeze(1)
         outputs.append((state * c[:, t].unsqueeze(1)).sum(-1))
-    return (torch.stack(outputs, dim=1) if outputs else x) + own["d"] * x
+    return (torch.stack(outputs, dim=1) if outputs else x) + own["d"] * x, state
 
 
 def _delta(
-    shape: ScanShape, groups: torch.Tensor, streams: Values, strengths: torch.Tensor, decays: torch.Tensor, own: Weights
-) -> torch.Tensor:
+    shape: ScanShape,
+    groups: torch.Tensor,
+    streams: Values,
+    gates: tuple[torch.Tensor, torch.Tensor],
+    own: Weights,
+    state: torch.Tensor | None,
+) -> _Scanned:
     """S_t = a_t S_(t-1) + k_t (b_t (v_t - a_t S_(t-1) k_t)), y_t = S_t q_t (Yang et al. 2024, arXiv 2412.06464, equation 10).
 
     a = exp(-exp(a_log) softplus(decay + dt_bias)), b = sigmoid(strength); queries and keys have length one, queries over sqrt(width).
+
+    Args:
+        gates: strengths b and decays before their functions.
     """
+    strengths, decays = gates
     q, k = (functional.normalize(s.unflatten(-1, (-1, shape.state))[:, :, groups], dim=-1, eps=1e-6) for s in streams[:2])
     v = streams[2].unflatten(-1, (-1, shape.head_dim))
     keep = (-own["a_log"].exp() * functional.softplus(decays + own["dt_bias"])).exp()
     write = torch.sigmoid(strengths)
-    state = v.new_zeros((v.shape[0], v.shape[2], shape.state, shape.head_dim))
+    state = v.new_zeros((v.shape[0], v.shape[2], shape.state, shape.head_dim)) if state is None else state
     outputs = []
     for t in range(v.shape[1]):
         state = state * keep[:, t, :, None, None]
         error = v[:, t] - torch.einsum("nhkp,nhk->nhp", state, k[:, t])
         state = state + torch.einsum("nhk,nhp->nhkp", k[:, t], write[:, t].unsqueeze(-1) * error)
         outputs.append(torch.einsum("nhkp,nhk->nhp", state, q[:, t]) * shape.state**-0.5)
-    return (torch.stack(outputs, dim=1) if outputs else v).flatten(-2)
+    return (torch.stack(outputs, dim=1) if outputs else v).flatten(-2), state
 
 
 def _own(place: OperatorShare, y: torch.Tensor) -> torch.Tensor:

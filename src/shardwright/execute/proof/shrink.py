@@ -8,7 +8,7 @@ from math import gcd, prod
 
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.layout.cells import cut_dims, reference_runs
 from shardwright.program.stages.parts import plan_stages
@@ -71,10 +71,15 @@ def _cuts(plan: Plan, dim: Dim, model: Model) -> Iterator[tuple[int, int]]:
                     yield prod(step.total for step in way), reference_runs(operator, dim)
 
 
+def _widths_of(operator: Operator, parameter: Parameter) -> tuple[Extent, ...]:
+    """Extents of a parameter that are widths: taps of a convolution are not."""
+    return parameter.extents[:1] if operator.kind is OperatorKind.CONV else parameter.extents
+
+
 def _widths(model: Model) -> list[int]:
     found = [model.hidden]
     for operator in (o for b in model.blocks for o in b.operators):
-        extents = [*operator.reads, *operator.writes, *(e for p in operator.parameters for e in p.extents)]
+        extents = [*operator.reads, *operator.writes, *(e for p in operator.parameters for e in _widths_of(operator, p))]
         found += [e.quantum for e in extents if e.dim is Dim.HEADS and e.quantum > 1]
         found += [e.size for e in extents if e.dim in (Dim.HIDDEN, Dim.FFN) and e.size > 1]
         if operator.attention is not None:
@@ -104,8 +109,9 @@ def _extent(extent: Extent, divisor: int, vocab: int) -> Extent:
     return extent
 
 
-def _parameter(parameter: Parameter, divisor: int, vocab: int) -> Parameter:
-    return replace(parameter, extents=tuple(_extent(e, divisor, vocab) for e in parameter.extents))
+def _parameter(operator: Operator, parameter: Parameter, divisor: int, vocab: int) -> Parameter:
+    widths = _widths_of(operator, parameter)
+    return replace(parameter, extents=(*(_extent(e, divisor, vocab) for e in widths), *parameter.extents[len(widths) :]))
 
 
 def _operator(operator: Operator, divisor: int, vocab: int) -> Operator:
@@ -122,7 +128,7 @@ def _operator(operator: Operator, divisor: int, vocab: int) -> Operator:
         operator,
         reads=tuple(_extent(e, divisor, vocab) for e in operator.reads),
         writes=tuple(_extent(e, divisor, vocab) for e in operator.writes),
-        parameters=tuple(_parameter(p, divisor, vocab) for p in operator.parameters),
+        parameters=tuple(_parameter(operator, p, divisor, vocab) for p in operator.parameters),
         attention=attention,
         scan=scan,
     )

@@ -76,6 +76,30 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None
     return work, gradient_groups(stages, model=model, length=length, islands=islands)
 
 
+def forward_work(model: Model, plan: Plan, *, length: int = 1) -> DeviceWork:
+    """What all devices know of a forward pass of `plan` alone, over sequences of `length` positions.
+
+    Raises:
+        StrategyError: the plan breaks a rule, or holds what is not executed.
+    """
+    require_valid(plan, model=model, global_batch=sum(lane.samples for lane in plan.lanes))
+    _require_executable(model)
+    stages = plan_stages(plan, model=model, unfolded=True)
+    return DeviceWork(
+        model=model,
+        lanes=plan.lanes,
+        slices=((length,),) * len(plan.lanes),
+        stages=stages,
+        rows=action_rows(plan),
+        edges=tuple(stage_edges(lane, model=model) for lane in stages),
+        lengths={block.sequence: length for block in model.blocks},
+        widths=tuple(_width(model, run.block) for run in model.runs),
+        first_sample=(0,) * len(plan.lanes),
+        scale=1.0,
+        islands=None,
+    )
+
+
 def _require_executable(model: Model) -> None:
     """Raise for what no device could compute: runs that read features, and blocks that read several streams."""
     numbers = {run.name: i for i, run in enumerate(model.runs)}

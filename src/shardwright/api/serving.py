@@ -1,0 +1,178 @@
+"""A deployment of a serving engine under traffic, simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from shardwright.api.problems import load_cluster
+from shardwright.errors import ClusterError, ModelError, StrategyError, UsageError
+from shardwright.hardware.catalog.power import power_of
+from shardwright.hardware.cluster import Cluster
+from shardwright.job.serving import Arrivals, Lengths, Promise, ServingJob, Trace
+from shardwright.model.catalog.catalog import load_model
+from shardwright.model.ir.block import TEXT
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.engines.registry import engine_called, notice
+from shardwright.serving.answer import PoolAnswer, ServingAnswer
+from shardwright.serving.deployment import Deployment, Pool, Role, Worker
+from shardwright.serving.draw import draw
+from shardwright.serving.memory import WorkerMemory, require_room, worker_memory
+from shardwright.serving.metrics import metrics
+from shardwright.serving.notation import parse_deployment
+from shardwright.serving.on_worker import on_worker
+from shardwright.serving.problem import ServingProblem
+from shardwright.serving.request import ServingRequest
+from shardwright.serving.requests import Requests
+from shardwright.serving.run import simulated
+from shardwright.serving.trace_file import read_trace
+from shardwright.serving.words import closed_loop, read_arrivals, read_precision, read_prefix, read_promise, read_speculation, read_tokens
+
+DEFAULT_ENGINE: Final = "vllm"
+STREAMED: Final = 1000
+"""Requests of a stream where nothing else is said."""
+
+
+def serve_simulate(request: ServingRequest) -> ServingAnswer:
+    """What a deployment does under a job's traffic.
+
+    Raises:
+        ModelError, ClusterError, RuntimeModelError, StrategyError, UsageError, DataError: by what is wrong with the words.
+        InfeasibleError: weights, or one request, do not fit.
+    """
+    problem, deployment = serving_problem(request)
+    requests = draw(problem.job, block_tokens=problem.engine.block_tokens)
+    longest = int((requests.inputs + requests.outputs).max())
+    pools = tuple(_room(problem, pool, longest) for pool in deployment.pools)
+    served = simulated(problem, deployment, requests, blocks=tuple(memory.blocks for memory in pools))
+    seen = metrics(requests, served, devices=deployment.devices, promise=problem.job.promise)
+    return ServingAnswer(
+        request=request,
+        problem=problem,
+        deployment=deployment,
+        engine=problem.engine.name,
+        settled=on_worker(problem, deployment.pools[0].worker).engine,
+        pools=tuple(
+            PoolAnswer(pool=pool, memory=memory, cache_used=min(served.peak_blocks / memory.blocks, 1.0))
+            for pool, memory in zip(deployment.pools, pools, strict=True)
+        ),
+        metrics=seen,
+        served=served,
+        joules_per_token=_joules(problem.cluster, deployment, seen.tokens_per_second),
+        notes=_notes(problem, requests),
+    )
+
+
+def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment]:
+    """The problem that a request means, and the deployment; the engine as it was asked for, not yet on its devices
+    (`serving.run.on_workers`).
+    """
+    model, cluster = _served_model(request.model), load_cluster(request.cluster)
+    if not cluster.is_uniform:
+        raise ClusterError("serving is simulated on devices of one kind in one zone", hint="name one kind, as h200-sxm:8")
+    deployment = parse_deployment(request.deployment) if request.deployment else _one_worker(cluster)
+    _require_devices(deployment, cluster)
+    _require_experts(deployment, model)
+    guesses = {pool.worker.guesses for pool in deployment.pools if pool.role is not Role.PREFILL}
+    arrivals = _arrivals(request)
+    job = ServingJob(
+        arrivals=arrivals,
+        lengths=_lengths(request, arrivals),
+        precision=read_precision(request.precision),
+        prefix=read_prefix(request.prefix) if request.prefix else None,
+        promise=read_promise(request.slo) if request.slo else Promise(),
+        speculation=read_speculation(max(guesses), request.acceptance),
+        expert_skew=_skew(request, model),
+        seed=request.seed,
+    )
+    return ServingProblem(model=model, cluster=cluster, job=job, engine=engine_called(request.engine or DEFAULT_ENGINE)), deployment
+
+
+def _served_model(name: str) -> Model:
+    """A model of text: a decoder whose every token depends on those before it alone.
+
+    Raises:
+        ModelError: it reads another sequence first.
+    """
+    model = load_model(name)
+    text = [block for block in model.blocks if block.sequence == TEXT]
+    if not any(block.is_layer for block in text) or not all(block.is_causal for block in text):
+        raise ModelError(f"{name} is no decoder of text alone, and answers of others are not simulated", hint="a decoder-only model")
+    return model
+
+
+def _one_worker(cluster: Cluster) -> Deployment:
+    return Deployment(pools=(Pool(role=Role.AGGREGATED, count=1, worker=Worker(tp=cluster.num_devices)),))
+
+
+def _require_devices(deployment: Deployment, cluster: Cluster) -> None:
+    if deployment.devices > cluster.num_devices:
+        raise StrategyError(
+            f"the deployment takes {deployment.devices:,} devices of {cluster.num_devices:,}", hint="fewer workers, or a larger cluster"
+        )
+
+
+def _require_experts(deployment: Deployment, model: Model) -> None:
+    """Experts can be spread as a worker says, if there are any."""
+    experts = {o.experts.experts for block in model.blocks for o in block.operators if o.experts is not None}
+    for pool in deployment.pools:
+        if pool.worker.ep > max(experts, default=1):
+            said = f"{max(experts):,} experts" if experts else "no experts"
+            raise StrategyError(f"{pool.role.value}: ep {pool.worker.ep} for a model with {said}", hint="a lower ep", rule="worker.experts")
+
+
+def _arrivals(request: ServingRequest) -> Arrivals:
+    """One of three: requests in flight, a stream, a file.
+
+    Raises:
+        UsageError: none of them is said, or two are.
+    """
+    said = [
+        name
+        for name, value in (("--concurrency", request.concurrency), ("--arrivals", request.arrivals), ("--trace", request.trace))
+        if value
+    ]
+    if len(said) != 1:
+        what = f"{' and '.join(said)} are two ways" if said else "nothing says"
+        raise UsageError(f"{what} how requests come", hint="one of --concurrency 256, --arrivals poisson:12/s, --trace FILE")
+    if request.concurrency:
+        return closed_loop(request.concurrency, requests=request.requests)
+    if request.arrivals:
+        return read_arrivals(request.arrivals, requests=request.requests or STREAMED)
+    return read_trace(Path(request.trace))
+
+
+def _lengths(request: ServingRequest, arrivals: Arrivals) -> Lengths | None:
+    if isinstance(arrivals, Trace):
+        if request.isl or request.osl:
+            raise UsageError("a trace has lengths of its own", hint="drop --isl and --osl")
+        return None
+    if not (request.isl and request.osl):
+        raise UsageError("nothing says how long requests are", hint="--isl 1024 --osl 1024: tokens of prompts and of answers")
+    return Lengths(inputs=read_tokens(request.isl, flag="--isl"), outputs=read_tokens(request.osl, flag="--osl"))
+
+
+def _skew(request: ServingRequest, model: Model) -> float:
+    if not 1.0 <= request.expert_skew <= 1000:
+        raise UsageError(f"--expert-skew {request.expert_skew:g} is not between 1 and 1,000", hint="1 = all devices have as many tokens")
+    if request.expert_skew > 1 and not any(o.experts for block in model.blocks for o in block.operators):
+        raise UsageError(f"--expert-skew {request.expert_skew:g} for a model without experts", hint="drop the flag")
+    return request.expert_skew
+
+
+def _room(problem: ServingProblem, pool: Pool, longest: int) -> WorkerMemory:
+    memory = worker_memory(on_worker(problem, pool.worker), pool.worker)
+    require_room(memory, longest=longest)
+    return memory
+
+
+def _joules(cluster: Cluster, deployment: Deployment, tokens_per_second: float) -> float | None:
+    power = power_of(cluster.node.accelerator)
+    return power.watts * deployment.devices / tokens_per_second if power is not None and tokens_per_second > 0 else None
+
+
+def _notes(problem: ServingProblem, requests: Requests) -> tuple[str, ...]:
+    found = [notice(problem.engine)]
+    if problem.model.max_context and int((requests.inputs + requests.outputs).max()) > problem.model.max_context:
+        found.append(f"the longest request is longer than the model's {problem.model.max_context:,} positions")
+    return tuple(note for note in found if note)

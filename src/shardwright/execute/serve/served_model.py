@@ -1,0 +1,42 @@
+"""The part of a model that a server runs: the text and its main head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.errors import StrategyError
+from shardwright.model.ir.block import TEXT
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Mask, OperatorKind
+
+
+def served_model(model: Model) -> Model:
+    """`model` without modules that predict further tokens: runs that its last head does not read."""
+    needed = model.before(model.runs[-1].name)
+    return replace(model, runs=tuple(run for run in model.runs if run.name in needed))
+
+
+def require_served(model: Model) -> None:
+    """Raise for what a server does not run.
+
+    Raises:
+        StrategyError: several sequences, several heads, or an encoder alone (rule ``serve.model``).
+    """
+    blocks = [model.blocks[run.block] for run in model.runs]
+    heads = sum(o.kind is OperatorKind.LOSS for block in blocks for o in block.operators)
+    other = next((block for block in blocks if block.memory or block.sequence != TEXT), None)
+    if other is not None or heads != 1:
+        reason = f"block {other.name} reads another sequence than the text" if other is not None else f"the model has {heads} heads"
+        raise StrategyError(
+            f"{reason}: that cannot be served yet",
+            hint="serve a decoder of text alone; `served_model` leaves out modules that predict further tokens",
+            rule="serve.model",
+        )
+    for operator in (o for block in blocks for o in block.operators if o.attention is not None):
+        assert operator.attention is not None
+        if operator.attention.mask is not Mask.CAUSAL:
+            raise StrategyError(
+                f"{operator.name} looks ahead, so that no token can be answered before the last is known",
+                hint="serve a causal model",
+                rule="serve.model",
+            )

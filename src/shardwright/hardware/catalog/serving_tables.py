@@ -1,0 +1,267 @@
+"""Measured tables of serving kernels that ship with the package: decode attention, products, experts, sums, exchanges of tokens.
+
+One compressed file an accelerator beside its kernel tables, written by ``tools/serving_tables.py``, read when a serving engine is priced on
+it first. Every entry is a ratio over a formula whose numbers are stored with it, or a curve with the link that it was measured on, so a
+price rescales with the device. Source: aiconfigurator-core 0.12.0 (Apache-2.0), see ``hardware/tables/ATTRIBUTION.txt``.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.arrays import FloatArray
+from shardwright.dtype import Dtype
+from shardwright.hardware.catalog.kernel_tables import SAME_DIE, SAME_LINKS, TABLES, CollectiveCurve
+from shardwright.hardware.catalog.octaves import OctaveGrid
+from shardwright.hardware.cluster import NodeKind
+
+STEPS: Final = 12
+"""Logarithms of ratios are stored in twelfths of an octave (6 %, so 3 % at most beside what was measured)."""
+
+SERVED: Final = TABLES
+"""Accelerators with a table of their own."""
+
+LIBRARIES: Final = ("sglang", "vllm", "trtllm")
+"""Engines whose kernels were measured, in the order in which they are asked where the one that is meant has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DecodeTable:
+    """Decode attention of one kernel: over sequences, key heads of a device, and rows (query heads x tokens of a key head).
+
+    Args:
+        library: engine. cached: bits of a cached element. head_dim, value_dim: of a head, or of a latent.
+        start: seconds without any context over the device's launch. slope: seconds a cached token over reading it at peak bandwidth.
+    """
+
+    library: str
+    cached: int
+    head_dim: int
+    value_dim: int
+    start: OctaveGrid
+    slope: OctaveGrid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittedForm:
+    """t = launches x launch + ((FLOPs / (ec P))^q + (bytes / (em BW))^q)^(1/q), fitted to one kernel's rows."""
+
+    launches: float
+    compute_efficiency: float
+    memory_efficiency: float
+    exponent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProductTable:
+    """Products of one library in one pair of formats.
+
+    Args:
+        weights: format they are stored in. multiplied: units that multiply. form: fitted. grid: measured over it, by m, n and k.
+    """
+
+    library: str
+    weights: str
+    multiplied: Dtype
+    form: FittedForm
+    grid: OctaveGrid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExpertTable:
+    """The operator of routed experts of one kernel in one pair of formats.
+
+    Args:
+        kernel: library, a stroke and the kernel's name. form: fitted. grid: measured over it, by tokens an expert, by an expert's width
+            on a device and by experts on a device.
+    """
+
+    kernel: str
+    weights: str
+    multiplied: Dtype
+    form: FittedForm
+    grid: OctaveGrid
+
+    @property
+    def library(self) -> str:
+        """The engine."""
+        return self.kernel.partition("/")[0]
+
+
+class _Named(Protocol):
+    @property
+    def library(self) -> str: ...
+
+
+_T = TypeVar("_T", bound=_Named)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ServingTables:
+    """All serving tables of one accelerator."""
+
+    accelerator: str
+    decodes: tuple[DecodeTable, ...]
+    products: tuple[ProductTable, ...]
+    experts: tuple[ExpertTable, ...]
+    curves: tuple[CollectiveCurve, ...]
+
+    def decode(self, *, shape: tuple[int, int], cached: int, library: str) -> DecodeTable | None:
+        """The library's table for heads of those dims (or of the nearest that is measured, where both are equal) and that cache."""
+        latent = shape[0] != shape[1]
+        fitting = [d for d in self.decodes if (d.head_dim != d.value_dim) == latent and d.cached == cached]
+        if latent:
+            return _of_library((d for d in fitting if (d.head_dim, d.value_dim) == shape), library)
+        if not fitting:
+            return None
+        away = {d.head_dim: abs(float(np.log2(d.head_dim / shape[0]))) for d in fitting}
+        return _of_library((d for d in fitting if away[d.head_dim] == min(away.values())), library)
+
+    def product(self, *, weights: str, multiplied: Dtype, library: str) -> ProductTable | None:
+        """The library's products in those formats; fp16 runs on the units of bf16."""
+        wanted = (_sixteen(weights), Dtype(_sixteen(multiplied)))
+        return _of_library((p for p in self.products if (p.weights, p.multiplied) == wanted), library)
+
+    def expert(self, *, weights: str, multiplied: Dtype, library: str) -> ExpertTable | None:
+        """The experts' operator in those formats: of that kernel (``vllm/triton``), or the first of that library."""
+        wanted = (_sixteen(weights), Dtype(_sixteen(multiplied)))
+        fitting = [e for e in self.experts if (e.weights, e.multiplied) == wanted]
+        exact = next((e for e in fitting if e.kernel == library), None)
+        return exact or _of_library(fitting, library.partition("/")[0])
+
+
+def _of_library(tables: Iterable[_T], library: str) -> _T | None:
+    """The first of that library, else of the others in `LIBRARIES`' order."""
+    order = (library, *LIBRARIES)
+    return min(tables, key=lambda table: order.index(table.library), default=None)
+
+
+def _sixteen(name: str) -> str:
+    return "bf16" if name == "fp16" else str(name)
+
+
+@lru_cache(maxsize=64)
+def serving_tables(accelerator: str) -> ServingTables | None:
+    """Tables for the serving kernels of the accelerator of that catalog name, its own or those of the same die; None without any."""
+    name = SAME_DIE.get(accelerator, accelerator)
+    return _read(name) if name in SERVED else None
+
+
+@lru_cache(maxsize=64)
+def engine_curves(node: NodeKind, *, library: str) -> tuple[CollectiveCurve, ...]:
+    """Measured sums of that engine in an island of that kind of node, and exchanges of tokens; empty where there are none.
+
+    They stand for links as `kernel_tables.collective_curves` does.
+    """
+    name = SAME_LINKS.get(node.accelerator.name, node.accelerator.name)
+    if name not in SERVED or node.scale_up.latency_s <= 0.0:
+        return ()
+    own = (node.scale_up.efficiency, node.in_network_reduction)
+    curves = [c for c in _read(name).curves if (c.efficiency, c.in_network_reduction) == own]
+    return tuple(replace(c, collective=c.collective.partition("/")[2]) for c in curves if c.collective.startswith(f"{library}/"))
+
+
+Arrays = dict[str, npt.NDArray[np.generic]]
+
+
+@lru_cache(maxsize=16)
+def _read(name: str) -> ServingTables:
+    file = importlib.resources.files("shardwright.hardware.tables").joinpath(f"{name}-serving.npz")
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        arrays: Arrays = {key: archive[key] for key in archive.files}
+    kinds: dict[str, Arrays] = {}
+    for key, array in arrays.items():
+        kind, _, field = key.partition("|")
+        kinds.setdefault(kind, {})[field] = array
+    return ServingTables(
+        accelerator=name,
+        decodes=tuple(table for kind in ("decode", "latent") for table in map(_decode, *_entries(kinds, kind, _DECODE_AXES))),
+        products=tuple(map(_product, *_entries(kinds, "product", ("m", "n", "k")))),
+        experts=tuple(map(_expert, *_entries(kinds, "expert", ("tokens", "width", "experts")))),
+        curves=_curves(kinds["curve"]) if "curve" in kinds else (),
+    )
+
+
+_DECODE_AXES: Final = ("sequences", "key_heads", "rows")
+Entry = tuple[list[npt.NDArray[np.generic]], npt.NDArray[np.generic], FloatArray]
+
+
+def _entries(kinds: dict[str, Arrays], kind: str, axes: tuple[str, ...]) -> tuple[list[list[str]], list[Entry]]:
+    """Words of the names of a kind's tables, and for each its axes, its steps and its form."""
+    if kind not in kinds:
+        return [], []
+    fields = kinds[kind]
+    names = _names(fields)
+    forms = _floats(fields["form"]) if "form" in fields else np.zeros((len(names), 4))
+    points = [fields[axis] for axis in axes]
+    return [name.split(" ") for name in names], [(points, steps, form) for steps, form in zip(fields["steps"], forms, strict=True)]
+
+
+def _names(fields: Arrays) -> list[str]:
+    return bytes(np.asarray(fields["names"], dtype=np.uint8)).decode().split("\n")
+
+
+def _floats(array: npt.NDArray[np.generic]) -> FloatArray:
+    result = np.ascontiguousarray(array, dtype=np.float64)
+    result.flags.writeable = False
+    return result
+
+
+def octave_grid(axes: Iterable[npt.NDArray[np.generic]], steps: npt.NDArray[np.generic]) -> OctaveGrid:
+    """A grid as it is stored: points of the axes, and parts of an octave (`STEPS`)."""
+    return OctaveGrid(axes=tuple(_floats(np.log2(_floats(axis))) for axis in axes), octaves=_floats(_floats(steps) / STEPS))
+
+
+def _decode(name: list[str], entry: Entry) -> DecodeTable:
+    axes, steps, _ = entry
+    return DecodeTable(
+        library=name[0],
+        cached=int(name[1]),
+        head_dim=int(name[2]),
+        value_dim=int(name[3]),
+        start=octave_grid(axes, steps[0]),
+        slope=octave_grid(axes, steps[1]),
+    )
+
+
+def _form(form: FloatArray) -> FittedForm:
+    launches, compute, memory, exponent = form.tolist()
+    return FittedForm(launches=launches, compute_efficiency=compute, memory_efficiency=memory, exponent=exponent)
+
+
+def _product(name: list[str], entry: Entry) -> ProductTable:
+    axes, steps, form = entry
+    return ProductTable(library=name[0], weights=name[1], multiplied=Dtype(name[2]), form=_form(form), grid=octave_grid(axes, steps))
+
+
+def _expert(name: list[str], entry: Entry) -> ExpertTable:
+    axes, steps, form = entry
+    return ExpertTable(kernel=name[0], weights=name[1], multiplied=Dtype(name[2]), form=_form(form), grid=octave_grid(axes, steps))
+
+
+def _curves(fields: Arrays) -> tuple[CollectiveCurve, ...]:
+    ends = np.cumsum(np.asarray(fields["lengths"], dtype=np.int64))
+    bandwidth, latency_s, efficiency, reduces = _floats(fields["link"]).tolist()
+    found = []
+    for name, first, last in zip(_names(fields), (0, *ends[:-1].tolist()), ends.tolist(), strict=True):
+        collective, devices = name.split(" ")
+        found.append(
+            CollectiveCurve(
+                collective=collective,
+                num_devices=int(devices),
+                log_volume=_floats(np.log2(_floats(fields["volume"][first:last]))),
+                log_seconds=_floats(np.log2(_floats(fields["seconds"][first:last]))),
+                bandwidth=bandwidth,
+                latency_s=latency_s,
+                efficiency=efficiency,
+                in_network_reduction=bool(reduces),
+            )
+        )
+    return tuple(found)

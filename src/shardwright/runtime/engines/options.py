@@ -1,0 +1,244 @@
+"""What a launch script sets: one vocabulary for all engines, each option with the engine's own flag and the fields that it changes.
+
+An engine with options is text ``vllm-0.12 token_budget=16384 async=on``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from shardwright.errors import RuntimeModelError, nearest
+from shardwright.runtime.engines.engine import Engine, Setting, Word
+from shardwright.runtime.runtime import Fact, Options
+
+MAX_SHOWN: Final = 60
+MOST_SIZES: Final = 4096
+MOST: Final = 1 << 31
+MOST_FACTOR: Final = 100
+
+
+class Form(StrEnum):
+    """What an option's value is: a whole number, a share of 1, a factor, on or off, a word, or whole numbers with commas between."""
+
+    NUMBER = "number"
+    SHARE = "share"
+    FACTOR = "factor"
+    SWITCH = "switch"
+    WORD = "word"
+    SIZES = "sizes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOption:
+    """An option of the vocabulary. about: what it decides. least: the smallest number."""
+
+    name: str
+    form: Form
+    about: str
+    least: int = 1
+
+    @property
+    def example(self) -> str:
+        """A value that it may have, for a hint."""
+        return {Form.NUMBER: "8192", Form.SHARE: "0.9", Form.FACTOR: "0.3", Form.SWITCH: "on", Form.SIZES: "1,2,4,8"}.get(self.form, "")
+
+
+def _number(name: str, about: str, least: int = 1) -> EngineOption:
+    return EngineOption(name=name, form=Form.NUMBER, about=about, least=least)
+
+
+def _switch(name: str, about: str) -> EngineOption:
+    return EngineOption(name=name, form=Form.SWITCH, about=about)
+
+
+def _word(name: str, about: str) -> EngineOption:
+    return EngineOption(name=name, form=Form.WORD, about=about)
+
+
+OPTIONS: Final = (
+    _number("token_budget", "most tokens of an iteration (of a chunk of prompts, where they run alone)"),
+    _number("sequences", "most requests that run at once"),
+    _number("prompt_tokens", "most tokens of prompts in an iteration, beyond a first one"),
+    _number("context", "longest prompt and answer together"),
+    EngineOption(name="memory", form=Form.SHARE, about="share of the device's memory, as the engine's own rule takes it"),
+    _number("block", "tokens of a block of the cache"),
+    _word("kv", "number format of keys and values"),
+    _switch("prefix_cache", "blocks of equal prefixes are kept and shared"),
+    _switch("chunked_prefill", "a prompt may be cut over iterations"),
+    _switch("mixed_chunk", "decode runs beside a chunk of prompts"),
+    _word("admission", "when a waiting request is let in"),
+    EngineOption(name="conservative", form=Form.FACTOR, about="factor on what running requests are expected to need"),
+    _number("wait_iterations", "most iterations that prompts wait to fill a share of the budget", least=0),
+    EngineOption(name="wait_share", form=Form.SHARE, about="share of the budget that prompts wait to fill"),
+    _number("balance_iterations", "most iterations that prompts wait until every rank with attention of its own has one", least=0),
+    _switch("graphs", "captured graphs replay decode"),
+    _switch("full_graphs", "graphs of decode hold its attention cores too"),
+    EngineOption(name="graph_sizes", form=Form.SIZES, about="batch sizes that graphs are captured for"),
+    _number("graph_max", "largest batch that graphs are captured for"),
+    _switch("graph_padding", "a batch is padded to the next captured size"),
+    _switch("piecewise", "graphs between attention cores replay iterations with prompts too"),
+    EngineOption(name="piece_sizes", form=Form.SIZES, about="token counts that piecewise graphs are captured for"),
+    _number("piece_max", "most tokens that piecewise graphs are captured for"),
+    _switch("async", "the host prepares the next iteration while the device runs"),
+    _number("polling", "iterations of decode between two looks at new requests"),
+    _number("stream_interval", "tokens between two answers to the client"),
+    _switch("fused_sums", "sum, residual and norm are one kernel"),
+    _switch("own_sums", "the engine's own one- and two-shot sums"),
+    _switch("multimem", "sums inside the switch"),
+    _switch("symmetric", "the library's sums run on symmetric buffers"),
+    _switch("attention_dp", "ranks have attention of their own"),
+    _switch("expert_parallel", "experts are spread over the ranks"),
+    _word("exchange", "how tokens of ranks with attention of their own reach their experts"),
+    _word("attention", "kernels of the attention core"),
+    _word("experts", "kernels of the experts"),
+    _number("guesses", "tokens guessed ahead by the model's own further-token modules", least=0),
+)
+BY_NAME: Final[Mapping[str, EngineOption]] = {option.name: option for option in OPTIONS}
+_PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
+_FIELDS: Final = {field.name for field in fields(Engine)}
+
+
+def sets(option: str, flag: str, link: str, field: str, *, checked: bool = True, **also: Any) -> Setting:
+    """An engine has `option`, set by `flag`: its number, share, sizes or word is written to `field`; `also` further fields that go with it.
+
+    Raises:
+        ValueError: no such option or field (a mistake in an engine's file, not a user's).
+    """
+    _require(option, (field, *also))
+    return Setting(option=option, flag=flag, link=link, checked=checked, field=field, also=tuple(also.items()))
+
+
+def switches(option: str, flag: str, link: str, field: str, *, checked: bool = True) -> Setting:
+    """An engine has the switch `option`, which is `field`; `flag` sets it or, as its name says, takes it away."""
+    _require(option, (field,))
+    words = (Word(word="on", values=((field, True),)), Word(word="off", values=((field, False),)))
+    return Setting(option=option, flag=flag, link=link, checked=checked, words=words)
+
+
+def words(option: str, flag: str, link: str, *, checked: bool = True, **values: Mapping[str, object]) -> Setting:
+    """An engine has `option` as one of a few words (``_`` stands for ``-``), each with the fields that it changes."""
+    _require(option, tuple(name for changed in values.values() for name in changed))
+    made = tuple(Word(word=word.replace("_", "-"), values=tuple(changed.items())) for word, changed in values.items())
+    return Setting(option=option, flag=flag, link=link, checked=checked, words=made)
+
+
+def cache_formats(flag: str, link: str) -> Setting:
+    """An engine has `kv`: keys and values in the model's own format (auto), in 16 bits or in FP8, whatever words `flag` takes for it."""
+    return words("kv", flag, link, auto={"kv_format": "auto"}, bf16={"kv_format": "bf16"}, fp8={"kv_format": "fp8"})
+
+
+def _require(option: str, names: Iterable[str]) -> None:
+    wrong = sorted({*names} - _FIELDS)
+    if option not in BY_NAME or wrong:
+        raise ValueError(f"{option} sets {', '.join(wrong) or 'nothing: there is no such option'}")
+
+
+def with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
+    """`engine` with options set, over those that are set already; its name says them.
+
+    Raises:
+        RuntimeModelError: an option that there is not, that the engine does not have, at a value that it cannot have, or twice.
+    """
+    wanted: dict[str, str] = {}
+    for name, value in options:
+        if wanted.setdefault(name, value) != value:
+            raise RuntimeModelError(f"option {name} is set twice", hint=f"{name}={wanted[name]} or {name}={value}")
+    values: dict[str, Any] = {}
+    facts: dict[str, Fact] = {}
+    for name in wanted:
+        _setting(engine, name)
+    for name in sorted(wanted, key=_PLACE.__getitem__):
+        setting = _setting(engine, name)
+        changed = _values(engine, setting, wanted[name])
+        for field, value in changed.items():
+            if values.setdefault(field, value) != value:
+                raise RuntimeModelError(f"option {name}={wanted[name]} contradicts another one", hint="leave one of them out")
+        facts |= {field: Fact(field=field, link=setting.link, checked=setting.checked, note=f"set by {setting.flag}") for field in changed}
+    if not wanted:
+        return engine
+    merged = dict(engine.options) | wanted
+    chosen: Options = tuple(sorted(merged.items(), key=lambda pair: _PLACE[pair[0]]))
+    told = tuple(facts.get(fact.field, fact) for fact in engine.facts)
+    base = engine.base or engine.name
+    name = " ".join([base, *(f"{option}={value}" for option, value in chosen)])
+    return replace(engine, **values, name=name, base=base, options=chosen, facts=told)
+
+
+def flag_of(engine: Engine, option: str) -> str:
+    """What sets `option` in a launch script of the engine.
+
+    Raises:
+        RuntimeModelError: the engine has no such option.
+    """
+    return _setting(engine, option).flag
+
+
+def _setting(engine: Engine, name: str) -> Setting:
+    known = {setting.option: setting for setting in engine.settings}
+    if name not in BY_NAME:
+        raise RuntimeModelError(f"unknown engine option {name[:MAX_SHOWN]!r}", hint=nearest(name, known))
+    if name not in known:
+        raise RuntimeModelError(f"{engine.base or engine.name} has no option {name}", hint=f"it has {', '.join(known)}")
+    return known[name]
+
+
+def _values(engine: Engine, setting: Setting, text: str) -> dict[str, Any]:
+    """Fields that `setting` changes at a value."""
+    option = BY_NAME[setting.option]
+    if setting.words:
+        found = next((one for one in setting.words if one.word == text), None)
+        if found is None:
+            raise _refusal(engine, setting, text, f"it is {' or '.join(one.word for one in setting.words)}")
+        return dict(found.values)
+    read = {Form.NUMBER: _whole, Form.SHARE: _part, Form.FACTOR: _factor, Form.SIZES: _sizes, Form.WORD: _plain, Form.SWITCH: _plain}[
+        option.form
+    ]
+    value = read(text, option.least)
+    if value is None:
+        what = {
+            Form.NUMBER: f"a whole number of at least {option.least}",
+            Form.SHARE: "a share above 0, at most 1",
+            Form.FACTOR: "above 0, at most 100",
+        }
+        raise _refusal(
+            engine, setting, text, f"{what.get(option.form, 'whole numbers')}, such as {option.name}={option.example} ({setting.flag})"
+        )
+    return {setting.field: value, **dict(setting.also)}
+
+
+def _refusal(engine: Engine, setting: Setting, text: str, hint: str) -> RuntimeModelError:
+    return RuntimeModelError(f"{engine.base or engine.name} cannot have {setting.option}={text[:MAX_SHOWN]}", hint=hint)
+
+
+def _whole(text: str, least: int) -> int | None:
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(MOST)):
+        return None
+    return int(text) if least <= int(text) <= MOST else None
+
+
+def _part(text: str, _least: int) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value <= 1 else None
+
+
+def _factor(text: str, _least: int) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value <= MOST_FACTOR else None
+
+
+def _sizes(text: str, least: int) -> tuple[int, ...] | None:
+    found = [_whole(part, least) for part in text.split(",")] if text.count(",") < MOST_SIZES else [None]
+    return tuple(sorted({size for size in found if size is not None})) if None not in found else None
+
+
+def _plain(text: str, _least: int) -> str | None:
+    return text or None

@@ -1,0 +1,134 @@
+"""What SGLang sets by a device's memory, keeps free, captures and adds up with, and what a launch script sets."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.runtime.engines.engine import ExpertExchange
+from shardwright.runtime.engines.options import cache_formats, sets, switches, words
+from shardwright.runtime.engines.rules import Captures, Choice, Kind, Reserve, SizeRow, SumLimit
+from shardwright.units import GIB, KIB, MIB
+
+REPOSITORY: Final = "https://github.com/sgl-project/sglang/blob"
+V0_5_9_TREE: Final = f"{REPOSITORY}/v0.5.9/python/sglang/srt"
+_ARGUMENTS: Final = f"{V0_5_9_TREE}/server_args.py"
+
+# max_running_requests is 512 x cached tokens / context, at least 2048 and at most 4096: 2048 but for caches of four contexts and more.
+SEQUENCES: Final = 2048
+ROWS: Final = (
+    SizeRow(below_gib=20, token_budget=2048, max_sequences=SEQUENCES, largest_captured=8),
+    SizeRow(below_gib=35, token_budget=2048, max_sequences=SEQUENCES, largest_captured=80, narrow_captured=24, narrow_tp=4),
+    SizeRow(below_gib=60, token_budget=4096, max_sequences=SEQUENCES, largest_captured=160, narrow_captured=32, narrow_tp=4),
+    SizeRow(below_gib=160, token_budget=8192, max_sequences=SEQUENCES, largest_captured=512, narrow_captured=256, narrow_tp=4),
+    SizeRow(token_budget=16384, max_sequences=SEQUENCES, largest_captured=512),
+)
+RESERVE: Final = Reserve(
+    fixed=512 * MIB,
+    a_chunk=3 * MIB // 2,
+    least_chunk=2048,
+    a_captured=2 * MIB,
+    a_device=GIB // 8,
+    a_rank_captured=3 * MIB,
+    a_rank_large_captured=3 * MIB // 2,
+    large_captured=300,
+    a_piece=8 * MIB,
+    least=10 * GIB,
+    least_above_gib=60,
+    guessing=2 * GIB,
+)
+CAPTURES: Final = Captures(
+    ranges=((1, 2, 1), (2, 3, 1), (4, 13, 4), (16, 257, 8), (272, 512, 16), (512, 0, 32)),
+    guessing_ranges=((1, 9, 1), (10, 33, 2), (40, 65, 4), (72, 257, 8), (272, 0, 16)),
+)
+PIECES: Final = Captures(
+    ranges=((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256), (4608, 0, 512)),
+)
+# sgl-kernel's custom_all_reduce.cuh decides between one and two shots; below 8 MiB either is taken, where NVLink joins all.
+OWN: Final = (
+    SumLimit(kind=Kind.ONE_SHOT, ranks=2, most_bytes=8 * MIB),
+    SumLimit(kind=Kind.ONE_SHOT, ranks=4, most_bytes=512 * KIB - 1),
+    SumLimit(kind=Kind.ONE_SHOT, ranks=8, most_bytes=256 * KIB - 1),
+    SumLimit(kind=Kind.TWO_SHOT, ranks=4, most_bytes=8 * MIB),
+    SumLimit(kind=Kind.TWO_SHOT, ranks=8, most_bytes=8 * MIB),
+)
+SYMMETRIC: Final = (
+    SumLimit(kind=Kind.MULTIMEM, ranks=2, most_bytes=64 * MIB),
+    SumLimit(kind=Kind.MULTIMEM, ranks=4, most_bytes=64 * MIB),
+    SumLimit(kind=Kind.MULTIMEM, ranks=8, most_bytes=128 * MIB),
+)
+# FlashInfer takes one shot up to 128 tokens where nothing is said; SGLang fuses up to 2048.
+FUSED: Final = (
+    SumLimit(kind=Kind.ONE_SHOT, fused=True, most_tokens=128, most_bytes=GIB),
+    SumLimit(kind=Kind.TWO_SHOT, fused=True, most_tokens=2048, most_bytes=GIB),
+)
+FUSED_MODELS: Final = ("DeepseekV3ForCausalLM", "GptOssForCausalLM", "Glm4MoeForCausalLM", "Glm4MoeLiteForCausalLM", "Qwen3MoeForCausalLM")
+KIMI: Final = "KimiK25ForConditionalGeneration"
+ATTENTION: Final = (
+    Choice(name="trtllm_mla", generation=10, latent=True, architectures=("DeepseekV3ForCausalLM", KIMI)),
+    Choice(name="flashinfer", generation=10, latent=True),
+    Choice(name="fa3", generation=9),
+    Choice(name="trtllm_mha", generation=10, latent=False),
+    Choice(name="flashinfer", latent=False),
+    Choice(name="triton", latent=True),
+)
+EARLY_ATTENTION: Final = (
+    Choice(name="flashinfer", generation=10, latent=True),
+    Choice(name="trtllm_mha", generation=10, architectures=("GptOssForCausalLM",)),
+    Choice(name="fa3", generation=9),
+    Choice(name="flashinfer", latent=False),
+    Choice(name="triton", latent=True),
+)
+
+SETTINGS: Final = (
+    sets("token_budget", "--chunked-prefill-size", _ARGUMENTS, "token_budget"),
+    sets("sequences", "--max-running-requests", _ARGUMENTS, "max_sequences"),
+    sets("prompt_tokens", "--max-prefill-tokens", _ARGUMENTS, "prompt_tokens"),
+    sets("context", "--context-length", _ARGUMENTS, "context_tokens"),
+    sets("memory", "--mem-fraction-static", _ARGUMENTS, "memory_fraction"),
+    sets("block", "--page-size", _ARGUMENTS, "block_tokens"),
+    cache_formats("--kv-cache-dtype", _ARGUMENTS),
+    switches("prefix_cache", "--disable-radix-cache", _ARGUMENTS, "prefix_cache"),
+    switches("mixed_chunk", "--enable-mixed-chunk", _ARGUMENTS, "mixes_decode"),
+    sets("conservative", "--schedule-conservativeness", _ARGUMENTS, "conservative"),
+    sets("balance_iterations", "--enable-prefill-delayer, --prefill-delayer-max-delay-passes", _ARGUMENTS, "balance_iterations"),
+    switches("graphs", "--disable-cuda-graph", _ARGUMENTS, "graphs"),
+    sets("graph_sizes", "--cuda-graph-bs", _ARGUMENTS, "captured"),
+    sets("graph_max", "--cuda-graph-max-bs", _ARGUMENTS, "largest_captured"),
+    switches("graph_padding", "--disable-cuda-graph-padding", _ARGUMENTS, "pads"),
+    switches("piecewise", "--enable-piecewise-cuda-graph", _ARGUMENTS, "piecewise"),
+    sets("piece_sizes", "--piecewise-cuda-graph-tokens", _ARGUMENTS, "piecewise_captured"),
+    sets("piece_max", "--piecewise-cuda-graph-max-tokens", _ARGUMENTS, "piecewise_tokens"),
+    switches("async", "--disable-overlap-schedule", _ARGUMENTS, "asynchronous"),
+    sets("polling", "--scheduler-recv-interval", _ARGUMENTS, "polling"),
+    sets("stream_interval", "--stream-interval", _ARGUMENTS, "stream_interval"),
+    words(
+        "fused_sums",
+        "--enable-flashinfer-allreduce-fusion",
+        _ARGUMENTS,
+        on={"fused_all_reduce": True, "fused_architectures": (), "fused_generations": ()},
+        off={"fused_all_reduce": False},
+    ),
+    words(
+        "own_sums",
+        "--disable-custom-all-reduce",
+        _ARGUMENTS,
+        on={"sums": (*FUSED, *OWN, *SYMMETRIC)},
+        off={"sums": (*FUSED, *SYMMETRIC)},
+    ),
+    switches("multimem", "--enable-torch-symm-mem", _ARGUMENTS, "multimem"),
+    switches("symmetric", "--enable-symm-mem", _ARGUMENTS, "symmetric"),
+    switches("attention_dp", "--enable-dp-attention", _ARGUMENTS, "attention_dp"),
+    switches("expert_parallel", "--ep-size", _ARGUMENTS, "expert_parallel"),
+    words(
+        "exchange",
+        "--moe-a2a-backend",
+        _ARGUMENTS,
+        none={"exchange": ExpertExchange.GATHERED},
+        deepep={"exchange": ExpertExchange.DEEPEP},
+        mooncake={"exchange": ExpertExchange.DEEPEP},
+        flashinfer={"exchange": ExpertExchange.ONE_SIDED},
+    ),
+    sets("attention", "--attention-backend", _ARGUMENTS, "attention_kernel"),
+    sets("experts", "--moe-runner-backend", _ARGUMENTS, "expert_kernel"),
+    sets("guesses", "--speculative-num-steps", _ARGUMENTS, "guesses"),
+)

@@ -1,0 +1,102 @@
+"""What is described by facts is written as statements, each a link and the values of the fields that it settles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from shardwright.runtime.runtime import Fact
+
+Statement: TypeAlias = tuple[tuple[Fact, Any], ...]
+Thing = TypeVar("Thing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described(Generic[Thing]):
+    """A dataclass whose fields are settled by statements, all but those that say who an instance is.
+
+    Args:
+        made: the dataclass; it has `facts`, and fields of type bool are its switches. what: its name in messages. identity: fields that no
+            statement settles. kept: of these, those that a derived instance does not take from its base, with their empty values.
+    """
+
+    made: type[Thing]
+    what: str
+    identity: tuple[str, ...]
+    kept: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Fields that statements settle, by name."""
+        return {field.name: field for field in fields(self.made) if field.name not in self.identity}  # type: ignore[arg-type]
+
+    @property
+    def switches(self) -> set[str]:
+        """Names of those that are on or off."""
+        return {name for name, field in self.settings.items() if field.type == "bool"}
+
+    @property
+    def off(self) -> dict[str, Any]:
+        """What each field is when it is off; those without such a value are not here."""
+        empty = {name: field.default for name, field in self.settings.items() if field.default in (0, None, "none", "", ())}
+        return dict.fromkeys(self.switches, False) | {name: value for name, value in empty.items() if name not in self.switches}
+
+    def stated(self, link: str, *, on: str = "", off: str = "", checked: bool = False, note: str = "", **values: Any) -> Statement:
+        """What `link` settles: `values`, and, by name with spaces between, switches that are `on` and fields that are `off`.
+
+        ``stated("https://…/layers.py", on="sequence_parallel", off="capture", gather_prefetch=1)`` makes three facts beside True,
+        ``Capture.NONE`` and 1. Off is False, 0, None, ``none`` or empty; a field whose default is something else has its value written
+        out. `checked` and `note` are those of `Fact`; `read` is this of a text that was read.
+
+        Raises:
+            ValueError: no such field, or it cannot be on or off (a mistake in a file of facts, not a user's).
+        """
+        empty = self.off
+        wrong = sorted({*on.split()} - self.switches | {*off.split()} - {*empty} | {*values} - {*self.settings})
+        if wrong:
+            raise ValueError(f"{link} cannot state {', '.join(wrong)} so")
+        pairs = [*((name, True) for name in on.split()), *((name, empty[name]) for name in off.split()), *values.items()]
+        return tuple((Fact(field=name, link=link, checked=checked, note=note), value) for name, value in pairs)
+
+    def read(self, link: str, *, on: str = "", off: str = "", note: str = "", **values: Any) -> Statement:
+        """`stated` of a text that was read."""
+        return self.stated(link, on=on, off=off, checked=True, note=note, **values)
+
+    def complete(self, identity: dict[str, Any], *statements: Statement) -> Thing:
+        """One of its own, every field of which is settled.
+
+        Raises:
+            ValueError: a field is not stated, or twice.
+        """
+        values, facts = settled(f"{self.what} {identity['name']}", statements)
+        missing = [name for name in self.settings if name not in values]
+        if missing:
+            raise ValueError(f"{self.what} {identity['name']}: no fact for {', '.join(missing)}")
+        make: Any = self.made
+        new: Thing = make(facts=facts, **identity, **values)
+        return new
+
+    def derived(self, base: Any, identity: dict[str, Any], *statements: Statement) -> Thing:
+        """`base` with what the statements change; their facts take the place of the base's facts on the same fields.
+
+        Raises:
+            ValueError: a field is stated twice.
+        """
+        values, facts = settled(f"{self.what} {identity['name']}", statements)
+        kept = tuple(fact for fact in base.facts if fact.field not in values)
+        new: Thing = replace(base, facts=(*kept, *facts), **{**dict(self.kept), **identity}, **values)
+        return new
+
+
+def settled(who: str, statements: tuple[Statement, ...]) -> tuple[dict[str, Any], tuple[Fact, ...]]:
+    """Values by field, and the facts, of statements that `who` makes.
+
+    Raises:
+        ValueError: a field is stated twice.
+    """
+    pairs = [pair for statement in statements for pair in statement]
+    names = [fact.field for fact, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{who}: stated twice: {', '.join(twice)}")
+    return {fact.field: value for fact, value in pairs}, tuple(fact for fact, _ in pairs)

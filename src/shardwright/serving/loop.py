@@ -1,0 +1,341 @@
+"""The simulation, compiled: iterations of requests that only decode take the time of one, however many they are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.compiled import allocation_free, inner
+from shardwright.serving.fleet import Fleet
+from shardwright.serving.policy.folded import end_member, ending, plan_folded
+from shardwright.serving.policy.guesses import tokens_given
+from shardwright.serving.policy.iteration import arrive, give, leave, never_fits
+from shardwright.serving.policy.state import (
+    AHEAD,
+    DONE,
+    ENTRY,
+    GENERATED,
+    GUESSES,
+    LEFT,
+    LOOKAHEAD,
+    NEXT,
+    NONE,
+    NUM_WAITING,
+    REFUSED,
+    STATUS,
+    State,
+    new_state,
+)
+from shardwright.serving.policy.steady import ON, SLOT_CONTEXT, SLOT_MEMBERS, Steady, new_steady, take_off
+from shardwright.serving.requests import Requests, Served
+from shardwright.serving.router import num_of_router, route
+from shardwright.serving.seconds import NUM_COUNTS, NUM_PARTS, Columns, columns_of, iteration_seconds
+from shardwright.serving.step_table import StepTable
+from shardwright.serving.unfolded import served_of
+
+# Columns of `numbers`: requests whose arrival is known, the next to arrive, requests that were routed, iterations, concurrency of a closed
+# loop, the router, workers, ranks of each, stages, and waiting requests in all.
+KNOWN, FOLLOWING, ROUTED, ITERATIONS, CONCURRENCY, ROUTER, WORKERS, RANKS, STAGES, QUEUE, NUM_NUMBERS = range(11)
+# Of `clock`: now, seconds of all iterations, the integral of the queue, and the pause between two requests of a closed loop.
+NOW, BUSY, QUEUED, THINK, NUM_CLOCKS = range(5)
+# Of a worker: iterations under way, the oldest one's place in `ends`, the slot that is planned (NONE = none), whether it cannot begin, and
+# how many slots are free.
+UNDER_WAY, OLDEST, PLANNED, BLOCKED, NUM_FREE, NUM_WORKER_COLUMNS = range(6)
+
+
+class Run(NamedTuple):
+    """Times of a run.
+
+    Args:
+        arrival, admitted, first, last: (n,) seconds. where: (n,) worker. numbers, clock: see above. workers: (w, NUM_WORKER_COLUMNS).
+            begins: (w,) when the next iteration may begin. ends, slot_of: (w, slots) of iterations under way, in a circle.
+        free: (w, slots) slots. parts: (NUM_PARTS,) sums; of_rank, slowest: (NUM_PARTS,) of one iteration. counts: (NUM_COUNTS,).
+    """
+
+    arrival: FloatArray
+    admitted: FloatArray
+    first: FloatArray
+    last: FloatArray
+    where: IntArray
+    numbers: IntArray
+    clock: FloatArray
+    workers: IntArray
+    begins: FloatArray
+    ends: FloatArray
+    slot_of: IntArray
+    free: IntArray
+    parts: FloatArray
+    of_rank: FloatArray
+    slowest: FloatArray
+    counts: FloatArray
+
+
+def serve(requests: Requests, table: StepTable, fleet: Fleet) -> Served:
+    """What becomes of requests: `unfolded.serve_unfolded`'s result, compiled and with decoding requests counted."""
+    scheduler, n = fleet.scheduler, len(requests.inputs)
+    slots = table.stages if table.stages > 1 else 1 + scheduler.asynchronous
+    state = new_state(requests, scheduler, ranks=fleet.workers * fleet.ranks, slots=slots, seed=fleet.guessing.seed)
+    longest = int((requests.inputs + requests.outputs).max(initial=1))
+    columns = columns_of(table, scheduler, longest=longest)
+    steady = new_steady(state, columns.windows, longest_answer=int(requests.outputs.max(initial=1)))
+    numbers = np.zeros(NUM_NUMBERS, dtype=np.int64)
+    numbers[KNOWN] = min(n, requests.concurrency) if requests.concurrency else n
+    numbers[CONCURRENCY], numbers[ROUTER] = requests.concurrency, num_of_router(fleet.router)
+    numbers[WORKERS], numbers[RANKS], numbers[STAGES] = fleet.workers, fleet.ranks, max(1, table.stages)
+    workers = np.zeros((fleet.workers, NUM_WORKER_COLUMNS), dtype=np.int64)
+    workers[:, PLANNED], workers[:, BLOCKED], workers[:, NUM_FREE] = NONE, 1, slots
+    clock = np.zeros(NUM_CLOCKS)
+    clock[THINK] = fleet.think_s
+    run = Run(
+        arrival=requests.arrival_s.copy(),
+        admitted=np.full(n, np.nan),
+        first=np.full(n, np.nan),
+        last=np.full(n, np.nan),
+        where=np.full(n, NONE, dtype=np.int64),
+        numbers=numbers,
+        clock=clock,
+        workers=workers,
+        begins=np.zeros(fleet.workers),
+        ends=np.zeros((fleet.workers, slots)),
+        slot_of=np.zeros((fleet.workers, slots), dtype=np.int64),
+        free=np.tile(np.arange(slots, dtype=np.int64), (fleet.workers, 1)),
+        parts=np.zeros(NUM_PARTS),
+        of_rank=np.zeros(NUM_PARTS),
+        slowest=np.zeros(NUM_PARTS),
+        counts=np.zeros(NUM_COUNTS),
+    )
+    run_all(state, steady, columns, run, fleet.guessing.chances(scheduler.guesses))
+    return served_of(
+        state,
+        arrival=run.arrival,
+        admitted=run.admitted,
+        first=run.first,
+        last=run.last,
+        where=run.where,
+        iterations=int(numbers[ITERATIONS]),
+        busy=float(clock[BUSY]),
+        parts=run.parts,
+        queued=float(clock[QUEUED]),
+    )
+
+
+@allocation_free
+def run_all(state: State, steady: Steady, columns: Columns, run: Run, chances: FloatArray) -> None:
+    """Events until there are none: iterations end, requests arrive, iterations begin, in this order at one instant."""
+    while True:
+        ender, end, beginner, begin = next_of_workers(run)
+        comes = next_arrival(run)
+        at = min(end, begin, comes)
+        if at == np.inf:
+            return
+        if comes <= at and end > at:
+            pass_time(run, comes)
+            come(state, run)
+            continue
+        worker = ender if end <= at else beginner
+        # Nothing else happens before this, so the worker goes on by itself until then.
+        until = next_of_others(run, worker)
+        if end <= at:
+            pass_time(run, end)
+            end_iteration(state, steady, run, chances, worker)
+            again = run.workers[worker, UNDER_WAY] > 0 and run.ends[worker, run.workers[worker, OLDEST]] <= end
+            if again or min(until, next_arrival(run)) <= end or run.begins[worker] > end:
+                continue
+            at = end
+        pass_time(run, at)
+        begin_iteration(state, steady, columns, run, worker)
+        while run.workers[worker, UNDER_WAY] > 0 and run.numbers[STAGES] == 1:
+            end = run.ends[worker, run.workers[worker, OLDEST]]
+            if min(until, next_arrival(run)) <= end:
+                break
+            pass_time(run, end)
+            end_iteration(state, steady, run, chances, worker)
+            if next_arrival(run) <= end:
+                break
+            begin_iteration(state, steady, columns, run, worker)
+
+
+@inner
+def next_of_workers(run: Run) -> tuple[int, float, int, float]:
+    """The worker whose iteration ends first, when, and the one that may begin one first, when; the first of several."""
+    ender, end, beginner, begin = 0, np.inf, 0, np.inf
+    for worker in range(run.workers.shape[0]):
+        if run.workers[worker, UNDER_WAY] > 0:
+            at = run.ends[worker, run.workers[worker, OLDEST]]
+            if at < end:
+                ender, end = worker, at
+        at = may_begin(run, worker)
+        if at < begin:
+            beginner, begin = worker, at
+    return ender, end, beginner, begin
+
+
+@inner
+def next_of_others(run: Run, worker: int) -> float:
+    """When anything happens at another worker."""
+    soonest = np.inf
+    for other in range(run.workers.shape[0]):
+        if other == worker:
+            continue
+        if run.workers[other, UNDER_WAY] > 0:
+            soonest = min(soonest, run.ends[other, run.workers[other, OLDEST]])
+        soonest = min(soonest, may_begin(run, other))
+    return float(soonest)
+
+
+@inner
+def may_begin(run: Run, worker: int) -> float:
+    """When a worker may begin its next iteration."""
+    if run.workers[worker, BLOCKED] or run.workers[worker, UNDER_WAY] >= run.numbers[STAGES]:
+        return float(np.inf)
+    return float(max(run.begins[worker], run.clock[NOW]))
+
+
+@inner
+def next_arrival(run: Run) -> float:
+    """When the next request arrives."""
+    following = run.numbers[FOLLOWING]
+    return float(run.arrival[following]) if following < run.numbers[KNOWN] else float(np.inf)
+
+
+@inner
+def pass_time(run: Run, at: float) -> None:
+    """The clock goes on."""
+    run.clock[QUEUED] += (at - run.clock[NOW]) * run.numbers[QUEUE]
+    run.clock[NOW] = at
+
+
+@inner
+def come(state: State, run: Run) -> None:
+    """The next request arrives at a rank, or is refused."""
+    request = run.numbers[FOLLOWING]
+    run.numbers[FOLLOWING] += 1
+    if never_fits(state, request):
+        state.requests[request, STATUS] = REFUSED
+        next_of_loop(run)
+        return
+    rank = route(state, run.numbers[ROUTER], request, run.numbers[ROUTED], run.numbers[WORKERS])
+    run.numbers[ROUTED] += 1
+    worker = rank // run.numbers[RANKS]
+    run.where[request] = worker
+    arrive(state, rank, request)
+    run.numbers[QUEUE] += 1
+    run.workers[worker, BLOCKED] = 0
+
+
+@inner
+def next_of_loop(run: Run) -> None:
+    """Somebody is done: in a closed loop the next one sends its request."""
+    if run.numbers[CONCURRENCY] > 0 and run.numbers[KNOWN] < run.arrival.shape[0]:
+        run.arrival[run.numbers[KNOWN]] = run.clock[NOW] + run.clock[THINK]
+        run.numbers[KNOWN] += 1
+
+
+@inner
+def begin_iteration(state: State, steady: Steady, columns: Columns, run: Run, worker: int) -> None:
+    """A worker begins what is planned, or what it plans now; one that plans ahead plans the next."""
+    now, workers = run.clock[NOW], run.workers
+    slot = workers[worker, PLANNED]
+    if slot == NONE:
+        slot = plan_worker(state, steady, run, worker, NONE)
+    workers[worker, PLANNED] = NONE
+    if slot == NONE:
+        workers[worker, BLOCKED] = 1
+        return
+    seconds = worker_seconds(state, steady, columns, run, worker, slot)
+    place = (workers[worker, OLDEST] + workers[worker, UNDER_WAY]) % run.ends.shape[1]
+    before = run.ends[worker, (place - 1) % run.ends.shape[1]] if workers[worker, UNDER_WAY] > 0 else 0.0
+    run.ends[worker, place] = max(before, now + seconds)
+    run.slot_of[worker, place] = slot
+    workers[worker, UNDER_WAY] += 1
+    run.begins[worker] = now + seconds / run.numbers[STAGES]
+    run.numbers[ITERATIONS] += 1
+    run.clock[BUSY] += seconds
+    if state.settings[AHEAD] and run.numbers[STAGES] == 1:
+        workers[worker, PLANNED] = plan_worker(state, steady, run, worker, slot)
+
+
+@inner
+def plan_worker(state: State, steady: Steady, run: Run, worker: int, under_way: int) -> int:
+    """A slot with what the worker's ranks do next; NONE = nothing."""
+    workers, ranks = run.workers, run.numbers[RANKS]
+    slot = run.free[worker, workers[worker, NUM_FREE] - 1]
+    planned = 0
+    counted = run.numbers[STAGES] == 1 and state.settings[GUESSES] == 0 and state.settings[LOOKAHEAD] == 0
+    for rank in range(worker * ranks, (worker + 1) * ranks):
+        before = state.ranks[rank, NUM_WAITING]
+        planned += plan_folded(state, steady, rank, slot, under_way, counted)
+        run.numbers[QUEUE] += state.ranks[rank, NUM_WAITING] - before
+        for entry in range(state.batch_size[rank, slot]):
+            request = state.batch[rank, slot, entry, ENTRY]
+            if np.isnan(run.admitted[request]):
+                run.admitted[request] = run.clock[NOW]
+    if planned == 0:
+        return NONE
+    workers[worker, NUM_FREE] -= 1
+    return int(slot)
+
+
+@inner
+def worker_seconds(state: State, steady: Steady, columns: Columns, run: Run, worker: int, slot: int) -> float:
+    """Of its slowest rank."""
+    slowest, ranks = -1.0, run.numbers[RANKS]
+    for rank in range(worker * ranks, (worker + 1) * ranks):
+        if state.batch_size[rank, slot] + steady.slots[rank, slot, SLOT_MEMBERS] == 0:
+            continue
+        decoding = steady.slots[rank, slot, SLOT_MEMBERS : SLOT_CONTEXT + 1]
+        seconds = iteration_seconds(state, columns, rank, slot, decoding, steady.slot_seen[rank, slot], run.counts, run.of_rank)
+        if seconds > slowest:
+            slowest = seconds
+            for part in range(NUM_PARTS):
+                run.slowest[part] = run.of_rank[part]
+    for part in range(NUM_PARTS):
+        run.parts[part] += run.slowest[part]
+    return float(slowest)
+
+
+@inner
+def end_iteration(state: State, steady: Steady, run: Run, chances: FloatArray, worker: int) -> None:
+    """A worker's oldest iteration has run: tokens are given, and requests that are done leave."""
+    workers, ranks, now = run.workers, run.numbers[RANKS], run.clock[NOW]
+    slot = run.slot_of[worker, workers[worker, OLDEST]]
+    workers[worker, OLDEST] = (workers[worker, OLDEST] + 1) % run.ends.shape[1]
+    workers[worker, UNDER_WAY] -= 1
+    for rank in range(worker * ranks, (worker + 1) * ranks):
+        request = ending(state, steady, rank, slot)
+        while request != NONE:
+            after = state.requests[request, NEXT]
+            end_member(state, rank, request)
+            run.last[request] = now
+            next_of_loop(run)
+            request = after
+        give_all(state, steady, run, chances, rank, slot)
+    run.free[worker, workers[worker, NUM_FREE]] = slot
+    workers[worker, NUM_FREE] += 1
+    workers[worker, BLOCKED] = 0
+
+
+@inner
+def give_all(state: State, steady: Steady, run: Run, chances: FloatArray, rank: int, slot: int) -> None:
+    """Tokens of the entries of a rank's batch."""
+    gone = 0
+    for entry in range(state.batch_size[rank, slot]):
+        request = state.batch[rank, slot, entry, ENTRY]
+        got = give(state, rank, slot, entry, tokens_given(state, chances, rank, slot, entry))
+        if got == 0:
+            continue
+        if state.requests[request, GENERATED] == got:
+            run.first[request] = run.clock[NOW]
+        if state.requests[request, STATUS] != DONE:
+            continue
+        run.last[request] = run.clock[NOW]
+        next_of_loop(run)
+        gone += 1
+        if steady.ranks[rank, ON]:
+            take_off(state, rank, request)
+    if gone and not steady.ranks[rank, ON]:
+        leave(state, rank)
+    elif gone:
+        state.ranks[rank, LEFT] = 1

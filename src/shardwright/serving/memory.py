@@ -1,0 +1,163 @@
+"""What a worker's devices keep: weights, what an iteration needs, and what is left for the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.cost.inference.forward import forward_program
+from shardwright.cost.inference.products import formats_of
+from shardwright.errors import InfeasibleError
+from shardwright.model.ir.operator import OperatorClass
+from shardwright.model.living import Lifetime, lives_in
+from shardwright.program.block.sizes import evaluate
+from shardwright.runtime.engines.engine import MemoryRule
+from shardwright.serving.deployment import Worker
+from shardwright.serving.problem import ServingProblem
+from shardwright.serving.step_prices import STATE_BYTES, counted_blocks, rows_of
+from shardwright.units import GIB, format_bytes
+
+CONTEXT_BYTES = 1 * GIB
+"""CUDA's context, NCCL's buffers and an engine's workspaces.
+
+Source: assumed; vLLM reports 0.6 to 1.5 GiB of memory outside PyTorch on one to eight H100 (docs, "conserving memory").
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerMemory:
+    """Bytes of the device of a worker that has the most.
+
+    Args:
+        capacity: of the device. usable: what the engine may take of it. weights; activations: of the largest iteration; others: outside the
+            engine's tensors.
+        cache: left for keys, values and states. token: of a cached token of a rank; sequence: of a sequence's states.
+        blocks: that fit, of `block_tokens` tokens each.
+    """
+
+    capacity: int
+    usable: int
+    weights: int
+    activations: int
+    others: int
+    cache: int
+    token: float
+    sequence: int
+    blocks: int
+    block_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """That fit in the cache of a rank."""
+        return self.blocks * self.block_tokens
+
+
+def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
+    """Memory of one device of `worker`, and how much of the cache it can hold; the engine is that of `on_worker`.
+
+        cache = capacity x fraction - weights - activations - others        MemoryRule.TOTAL
+        cache = capacity x fraction - weights                               STATIC: the rest is left to activations and graphs
+        cache = (capacity - weights - activations - others) x fraction      FREE
+
+    States of sequences are taken from the cache for as many as may run at once.
+
+    Raises:
+        InfeasibleError: nothing is left, or one block does not fit.
+    """
+    engine, device = problem.engine, problem.cluster.node.accelerator
+    weights, activations = weight_bytes(problem, worker), _activation_bytes(problem, worker)
+    others = CONTEXT_BYTES
+    taken = weights + activations + others
+    if engine.memory_rule is MemoryRule.FREE:
+        usable = int((device.memory_bytes - taken) * engine.memory_fraction) + taken
+    else:
+        usable = int(device.memory_bytes * engine.memory_fraction)
+    fixed = weights if engine.memory_rule is MemoryRule.STATIC else taken
+    token, sequence = cached_bytes(problem, worker)
+    running = worker.sequences or engine.max_sequences
+    left = usable - fixed
+    cache = left - sequence * running
+    blocks = int(cache // (token * engine.block_tokens)) if token else running
+    if left <= 0 or blocks < 1:
+        need = fixed + sequence * running + int(token * engine.block_tokens)
+        raise InfeasibleError(
+            f"a device needs {format_bytes(need)} for weights, an iteration and one block of the cache, and may take "
+            f"{format_bytes(usable)}: {format_bytes(need - usable)} too much",
+            hint="a higher tp or ep, weights in fewer bits, or a higher memory fraction",
+        )
+    return WorkerMemory(
+        capacity=device.memory_bytes,
+        usable=usable,
+        weights=weights,
+        activations=activations,
+        others=others,
+        cache=max(cache, 0),
+        token=token,
+        sequence=sequence,
+        blocks=blocks,
+        block_tokens=engine.block_tokens,
+    )
+
+
+def require_room(memory: WorkerMemory, *, longest: int) -> None:
+    """Check that the cache holds one sequence of the longest kind.
+
+    Raises:
+        InfeasibleError: it does not, by so many bytes.
+    """
+    if memory.tokens < longest:
+        missing = int((longest - memory.tokens) * memory.token)
+        raise InfeasibleError(
+            f"the cache holds {memory.tokens:,} tokens, and the longest request has {longest:,}: {format_bytes(missing)} too little",
+            hint="shorter requests, a higher tp, keys and values in fewer bits, or a higher memory fraction",
+        )
+
+
+def weight_bytes(problem: ServingProblem, worker: Worker) -> int:
+    """Bytes of the weights on a device of the first stage (blocks are cut evenly over stages), each class in its format."""
+    rows = rows_of(worker, np.ones(1, dtype=np.int64))
+    local = rows.degrees()
+    total = 0.0
+    for block, count in counted_blocks(problem.model, guesses=worker.guesses):
+        if worker.guesses and block.name in ("mtp", "mtp_head"):
+            count = 1
+        program = forward_program(block, routed=worker.dpa > 1)
+        owner = {p.name: o for o in block.operators for p in o.parameters}
+        for stored in program.stored:
+            if stored.tied:
+                continue
+            operator = owner[stored.parameter]
+            own = {**local, "tp": local["etp"]} if operator.klass is OperatorClass.EXPERTS and worker.dpa == 1 else local
+            elements = int(evaluate(stored.elements, own)[0])
+            if operator.klass is OperatorClass.EXPERTS and worker.dpa == 1:
+                elements = -(-elements // worker.ep)
+            total += count * elements * formats_of(problem.job.precision, operator).weights.bytes
+    return int(total / worker.pp)
+
+
+def cached_bytes(problem: ServingProblem, worker: Worker) -> tuple[float, int]:
+    """Bytes of a token in the cache of a device, and of a sequence's states. Tokens beyond a window count as if they were kept."""
+    token, sequence = 0.0, 0
+    for block, count in counted_blocks(problem.model, guesses=min(worker.guesses, 1)):
+        for living in lives_in(block):
+            elements = living.elements(worker.tp)
+            if living.lifetime is Lifetime.TOKEN:
+                token += count * elements * problem.job.precision.kv.bytes
+            else:
+                sequence += count * elements * STATE_BYTES
+    return token / worker.pp, int(sequence / worker.pp)
+
+
+def _activation_bytes(problem: ServingProblem, worker: Worker) -> int:
+    """Of the largest iteration: the widest products of a layer, in 16 bits, and logits of all that are sampled in 32."""
+    engine, model = problem.engine, problem.model
+    tokens = worker.chunk or engine.token_budget
+    local = rows_of(worker, np.full(1, tokens, dtype=np.int64)).degrees()
+    widest = 0
+    for block, _ in counted_blocks(model, guesses=worker.guesses):
+        program = forward_program(block, routed=worker.dpa > 1)
+        made = [int(sum(int(evaluate(size, local)[0]) for size in w.written)) for w in program.works if w.phase.value == "F" and w.written]
+        widest = max(widest, sum(sorted(made)[-2:]))
+    logits = (worker.sequences or engine.max_sequences) * model.vocab * 4
+    return widest + tokens * model.hidden * 2 * 2 + logits

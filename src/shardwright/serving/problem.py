@@ -1,0 +1,22 @@
+"""What is to be served, on what and by what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
+from shardwright.hardware.cluster import Cluster
+from shardwright.job.serving import ServingJob
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.engines.engine import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingProblem:
+    """A model to serve on a cluster, under a job's traffic, by an engine. `constants`: others than the shipped are for fits."""
+
+    model: Model
+    cluster: Cluster
+    job: ServingJob
+    engine: Engine
+    constants: ServingConstants = SERVING

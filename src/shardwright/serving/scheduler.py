@@ -1,0 +1,127 @@
+"""What a scheduler of a rank is told: the numbers of an engine's version and of a worker that its policy depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.runtime.engines.engine import Admission, Batching, Engine, Eviction
+from shardwright.runtime.engines.rules import Estimate
+from shardwright.serving.deployment import Role, Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler:
+    """Settings of a rank's scheduler.
+
+    Args:
+        batching, admission, eviction, estimate, knows_ends: see `Engine`. token_budget: most tokens of an iteration (of prompts, where they
+            run alone). max_sequences: that run at once. prompt_tokens: most tokens of prompts that are admitted together beyond a first
+            one; 0 = no other limit than the budget.
+        block_tokens, blocks: of the rank's cache, those that can be used. chunked_prefill, mixes_decode, prefix_cache, polling: see
+            `Engine`. watermark: blocks that are free behind an admission, where others run.
+        guesses: checked in each iteration beside the token. lookahead: tokens for which blocks are taken beyond those. asynchronous: an
+            iteration is planned while the one before it runs. only_prompts: a request is done with its first token (a worker that
+            prefills).
+    """
+
+    batching: Batching
+    admission: Admission = Admission.CHUNK
+    eviction: Eviction = Eviction.PREEMPT
+    estimate: Estimate | None = None
+    knows_ends: bool = False
+    token_budget: int
+    max_sequences: int
+    prompt_tokens: int = 0
+    block_tokens: int
+    blocks: int
+    chunked_prefill: bool = True
+    mixes_decode: bool = False
+    prefix_cache: bool = False
+    watermark: int = 0
+    guesses: int = 0
+    lookahead: int = 0
+    polling: int = 1
+    asynchronous: bool = False
+    only_prompts: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("token_budget", "max_sequences", "block_tokens", "blocks", "polling"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}")
+        if self.admission is Admission.ESTIMATED and self.estimate is None:
+            raise ValueError("nothing to estimate answers with")
+
+    def settings(self, *, key_tokens: int, seed: int = 0) -> IntArray:
+        """As the columns of `policy.state` name them; `key_tokens`: of a hashed block of the prompts."""
+        if key_tokens % self.block_tokens:
+            raise ValueError(f"hashes of {key_tokens} tokens for blocks of {self.block_tokens}")
+        return np.array(
+            [
+                BATCHINGS.index(self.batching),
+                self.token_budget,
+                self.max_sequences,
+                self.block_tokens,
+                self.blocks,
+                self.chunked_prefill,
+                self.mixes_decode,
+                ADMISSIONS.index(self.admission),
+                self.prefix_cache,
+                key_tokens,
+                self.guesses,
+                self.lookahead,
+                self.polling,
+                self.watermark,
+                self.only_prompts,
+                self.prompt_tokens,
+                self.asynchronous,
+                seed,
+                self.knows_ends and not self.prefix_cache,
+            ],
+            dtype=np.int64,
+        )
+
+    def shares(self) -> FloatArray:
+        """Of answers that are expected: at first, at least, less in each iteration; tokens granted to each where some were sent back,
+        longest answer, tokens kept free.
+        """
+        if self.estimate is None:
+            return np.array([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+        of = self.estimate
+        fall = (of.first - of.least) / of.steps
+        return np.array([of.first, of.least, fall, of.retract_steps, of.clip, of.kept_tokens], dtype=np.float64)
+
+
+BATCHINGS = (Batching.MIXED, Batching.PREFILL_FIRST, Batching.IN_FLIGHT)
+ADMISSIONS = (Admission.CHUNK, Admission.PROMPT, Admission.WHOLE, Admission.ESTIMATED)
+
+
+def scheduler_of(engine: Engine, worker: Worker, *, blocks: int, role: Role = Role.AGGREGATED) -> Scheduler:
+    """Of each rank of `worker`, with `blocks` blocks of cache that can be used; `engine` as it is on the device.
+
+    An engine whose budget is that of all ranks together divides it. Blocks are taken ahead for guesses where they have a cache of their
+    own (vLLM: num_lookahead_tokens).
+    """
+    ranks = worker.dpa if engine.shared_budget else 1
+    return Scheduler(
+        batching=engine.batching,
+        admission=engine.admission,
+        eviction=engine.eviction,
+        estimate=engine.estimate,
+        knows_ends=engine.knows_ends,
+        token_budget=worker.chunk or max(1, engine.token_budget // ranks),
+        max_sequences=worker.sequences or max(1, engine.max_sequences // ranks),
+        prompt_tokens=engine.prompt_tokens,
+        block_tokens=engine.block_tokens,
+        blocks=blocks,
+        chunked_prefill=engine.chunked_prefill,
+        mixes_decode=engine.mixes_decode,
+        prefix_cache=engine.prefix_cache,
+        guesses=0 if role is Role.PREFILL else worker.guesses,
+        lookahead=worker.guesses if engine.batching is Batching.MIXED else 0,
+        polling=engine.polling,
+        asynchronous=engine.asynchronous and (not worker.guesses or engine.asynchronous_guesses),
+        only_prompts=role is Role.PREFILL,
+    )

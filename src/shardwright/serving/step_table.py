@@ -1,0 +1,57 @@
+"""Seconds of an iteration of a worker, as columns that a loop over millions of iterations reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.arrays import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepTable:
+    """What one iteration of a worker (of one rank of it, where ranks have attention of their own) takes.
+
+    An iteration has D requests that decode, with `guesses` + 1 tokens each, and parts of prompts: part i has q_i tokens behind p_i that are
+    cached already. Its tokens are T = (guesses + 1) D + sum q_i; S requests of it get a token (all that decode, and those whose prompt
+    ends).
+
+        device = base(T) + head(S) + start(D) + slope(D) K + sum over windows w of window_slope_w(D) K_w + sum_i (A(p_i + q_i) - A(p_i))
+        seconds = max(device, host) + answer    where the host is asynchronous, else device + host + answer
+
+    K is the sum of all contexts of the D requests (cached tokens that their new token sees), K_w that of min(context, w). All are linear
+    between the points of
+    their columns, and beyond the last as between the last two. ``base`` is `replayed`, at T padded to the next captured size, where graphs
+    replay the iteration: those without prompts up to the largest captured size, and with them too if `piecewise`; else `launched` at T.
+
+    Args:
+        tokens: (t,) rising. replayed, launched: (t,) what does not depend on contexts: products, norms, experts, sums over ranks.
+        captured: (g,) rising sizes in tokens; empty = none. piecewise: see `Engine.piecewise`.
+        sequences: (s,) rising. head: (s,) logits and sampling. decode_start, decode_slope: (s,) attention, seconds and seconds a token of
+            context.
+        windows: (w,) tokens. window_slope: (w, s).
+        prompt_tokens: (p,) rising from 0. prompt_seconds: (p,) A, attention of a whole prompt.
+        host_s: of an iteration, and host_sequence_s of each request in it. answer_s: after each iteration, not hidden.
+        asynchronous: see above. guesses: of `Worker`.
+        stages: pipeline stages; an iteration goes through all of them in its seconds, and the next one of the same stage may begin after
+            a `stages`-th of it.
+    """
+
+    tokens: IntArray
+    replayed: FloatArray
+    launched: FloatArray
+    captured: IntArray
+    piecewise: bool
+    sequences: IntArray
+    head: FloatArray
+    decode_start: FloatArray
+    decode_slope: FloatArray
+    windows: IntArray
+    window_slope: FloatArray
+    prompt_tokens: IntArray
+    prompt_seconds: FloatArray
+    host_s: float
+    host_sequence_s: float
+    answer_s: float
+    asynchronous: bool
+    guesses: int = 0
+    stages: int = 1

@@ -1,0 +1,58 @@
+"""The simulator as an evaluator of measured configurations."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.hardware.catalog.serving_constants import ServingConstants
+from shardwright.job.serving import ClosedLoop, Lengths
+from shardwright.runtime.engines.engine import Admission
+from shardwright.serving.draw import draw
+from shardwright.serving.memory import require_room, worker_memory
+from shardwright.serving.metrics import metrics
+from shardwright.serving.on_worker import on_worker
+from shardwright.serving.problem import ServingProblem
+from shardwright.serving.run import simulated
+from shardwright.validation.serving.case import ServingCase
+from shardwright.validation.serving.evaluator import ServingPrediction
+
+NEAR_CAPACITY: Final = (0.8, 1.2)
+"""Loads of the cache at which an error of a few per cent in memory decides whether requests wait."""
+ENDLESS: Final = 1 << 40
+
+
+def predict_serving(case: ServingCase, constants: ServingConstants) -> ServingPrediction:
+    """What `serve-simulate` says of a case. Raises as `ServingEvaluator`."""
+    problem = problem_of_serving(case, constants=constants)
+    own = [on_worker(problem, pool.worker) for pool in case.deployment.pools]
+    requests = draw(problem.job, block_tokens=own[0].engine.block_tokens)
+    longest = int((requests.inputs + requests.outputs).max())
+    memories = [worker_memory(one, pool.worker) for one, pool in zip(own, case.deployment.pools, strict=True)]
+    for memory in memories:
+        require_room(memory, longest=longest)
+    blocks = tuple(memory.blocks for memory in memories)
+    seen = metrics(requests, simulated(problem, case.deployment, requests, blocks=blocks))
+    load = cache_load(case, problem=problem, tokens=memories[-1].tokens)
+    endless = None
+    if NEAR_CAPACITY[0] <= load <= NEAR_CAPACITY[1]:
+        free = simulated(problem, case.deployment, requests, blocks=tuple(ENDLESS for _ in blocks))
+        endless = metrics(requests, free).ttft.mean
+    return ServingPrediction(
+        tpot_s=seen.tpot.mean, ttft_s=seen.ttft.mean, tokens_per_s=seen.tokens_per_second, cache_load=load, endless_ttft_s=endless
+    )
+
+
+def problem_of_serving(case: ServingCase, *, constants: ServingConstants) -> ServingProblem:
+    """The problem of a measured configuration."""
+    return ServingProblem(model=case.model, cluster=case.cluster, job=case.job, engine=case.engine, constants=constants)
+
+
+def cache_load(case: ServingCase, *, problem: ServingProblem, tokens: int) -> float:
+    """Tokens that the requests in flight hold in the mean (whole answers where they are reserved), over `tokens` that fit on a rank."""
+    arrivals, lengths = case.job.arrivals, case.job.lengths
+    if not isinstance(arrivals, ClosedLoop) or not isinstance(lengths, Lengths) or not tokens:
+        return 0.0
+    pool = case.deployment.pools[-1]
+    whole = problem.engine.admission is Admission.WHOLE
+    held = lengths.inputs.mean + lengths.outputs.mean * (1.0 if whole else 0.5)
+    return arrivals.concurrency / (pool.count * pool.worker.dpa) * held / tokens

@@ -1,0 +1,32 @@
+"""Small serving problems that tests share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.hardware.expression import parse_cluster
+from shardwright.job.serving import ClosedLoop, Lengths, NumberFormat, OperatorPrecision, Precision, ServingJob, TokenRange
+from shardwright.model.catalog.catalog import load_model
+from shardwright.runtime.engines.engine import Engine
+from shardwright.runtime.engines.registry import engine_called
+from shardwright.serving.problem import ServingProblem
+
+ENGINE = replace(
+    engine_called("vllm-0.12"),
+    token_budget=8192,
+    max_sequences=256,
+    prefix_cache=False,
+    memory_fraction=0.9,
+    captured=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+)
+EIGHT_BITS = OperatorPrecision(weights=NumberFormat.FP8, activations=NumberFormat.FP8)
+PLAIN = Precision()
+JOB = ServingJob(
+    arrivals=ClosedLoop(concurrency=64, requests=640),
+    lengths=Lengths(inputs=TokenRange(low=1024, high=1024), outputs=TokenRange(low=1024, high=1024)),
+)
+
+
+def problem(model: str, cluster: str, *, precision: Precision = PLAIN, engine: Engine = ENGINE) -> ServingProblem:
+    job = ServingJob(arrivals=JOB.arrivals, lengths=JOB.lengths, precision=precision)
+    return ServingProblem(model=load_model(model), cluster=parse_cluster(cluster), job=job, engine=engine)

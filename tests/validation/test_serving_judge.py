@@ -1,0 +1,165 @@
+"""Judging serving: errors, columns of what is open, folds, bars, the JSON face and the page, with stand-ins for the simulator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from shardwright.errors import InfeasibleError, StrategyError, UsageError
+from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
+from shardwright.validation.case import SkipReason
+from shardwright.validation.facts import Facts
+from shardwright.validation.serving.bars import BARS, ServingBarResult, judge_serving_bars
+from shardwright.validation.serving.case import Metric, ServingCase
+from shardwright.validation.serving.evaluator import ServingPrediction
+from shardwright.validation.serving.judge import Column, errors_of, judge_serving, serving_json, waiting
+from shardwright.validation.serving.page import serving_page
+from shardwright.validation.serving.study import serving_study
+from tests.validation.serving_tables import a_tenth_too_slow, case_of, facts, published_cases
+
+
+def _predict(case: ServingCase) -> ServingPrediction:
+    return a_tenth_too_slow(case, SERVING)
+
+
+def test_errors() -> None:
+    (row,) = judge_serving([case_of(output_tokens_per_s="1000")], predict=_predict).rows
+    found = {metric: row.error(metric) for metric in Metric}
+    assert found == {
+        Metric.TPOT: pytest.approx(0.1),
+        Metric.TTFT: pytest.approx(0.1),
+        Metric.E2E: pytest.approx(0.1),
+        Metric.THROUGHPUT: pytest.approx(-0.1),
+    }
+    assert judge_serving([case_of()], predict=_predict).rows[0].error(Metric.THROUGHPUT) is None
+
+
+def test_statistics_are_of_sizes_and_the_bias_is_a_median_with_sign() -> None:
+    cases = [case_of(tpot_ms=value) for value in ("10", "10", "20", "40")]
+
+    def predict(case: ServingCase) -> ServingPrediction:
+        return ServingPrediction(tpot_s=0.02, ttft_s=1.0, tokens_per_s=1.0)
+
+    errors = errors_of(judge_serving(cases, predict=predict).rows, Metric.TPOT)
+    assert errors is not None
+    assert (errors.n, errors.median, errors.mean, errors.worst, errors.bias) == (
+        4,
+        pytest.approx(0.75),
+        pytest.approx((1 + 1 + 0 + 0.5) / 4),
+        pytest.approx(1.0),
+        pytest.approx(0.5),
+    )
+
+
+def test_infeasible_counts_as_a_hundred_percent_and_what_cannot_be_expressed_is_skipped() -> None:
+    def refuse(case: ServingCase) -> ServingPrediction:
+        raise InfeasibleError("10 GiB too much") if case.model.name == "llama-3.3-70b" else StrategyError("no such role")
+
+    validation = judge_serving([case_of(), case_of(model_name="qwen3-32b")], predict=refuse)
+    (row,) = validation.rows
+    assert (row.error(Metric.TPOT), row.infeasible) == (1.0, "10 GiB too much")
+    assert [(skip.reason, skip.detail) for skip in validation.skipped] == [(SkipReason.UNSUPPORTED_STRATEGY, "no such role")]
+
+
+def test_what_is_open_has_columns_of_its_own() -> None:
+    def predict(case: ServingCase) -> ServingPrediction:
+        return replace(_predict(case), cache_load=0.9, endless_ttft_s=0.1)
+
+    cases = [case_of(), case_of(spec_decoding="unknown"), case_of(degrees="inconsistent"), case_of(precision="")]
+    validation = judge_serving(cases, predict=predict)
+    assert [row.column(Metric.TPOT) for row in validation.rows] == [Column.KNOWN, Column.MTP, Column.DEGREES, Column.PRECISION]
+    assert [row.column(Metric.TTFT) for row in validation.rows] == [Column.CAPACITY, Column.MTP, Column.DEGREES, Column.PRECISION]
+    assert len(validation.counted(Metric.TPOT)) == 1
+    assert not validation.counted(Metric.TTFT)
+
+
+@pytest.mark.parametrize(("measured_ms", "predicted_s", "right"), [("100", 0.1, 1), ("500", 0.1, 0), ("100", 0.5, 0), ("900", 0.5, 1)])
+def test_whether_requests_wait(measured_ms: str, predicted_s: float, right: int) -> None:
+    def predict(case: ServingCase) -> ServingPrediction:
+        return ServingPrediction(tpot_s=1.0, ttft_s=predicted_s, tokens_per_s=1.0, cache_load=1.1, endless_ttft_s=0.1)
+
+    found = waiting(judge_serving([case_of(ttft_ms=measured_ms)], predict=predict).rows)
+    assert (found.n, found.right) == (1, right)
+
+
+def test_folds_are_predicted_with_constants_that_have_not_seen_them() -> None:
+    cases = [case_of(), case_of(model_name="qwen3-32b"), case_of(engine="vLLM 0.18.0")]
+    seen: list[tuple[int, ...]] = []
+
+    def fit(some: Sequence[ServingCase]) -> ServingConstants:
+        seen.append(tuple(cases.index(case) for case in some))
+        return replace(SERVING, host_iteration_s=float(len(some)))
+
+    def evaluate(case: ServingCase, constants: ServingConstants) -> ServingPrediction:
+        return ServingPrediction(tpot_s=constants.host_iteration_s, ttft_s=1.0, tokens_per_s=1.0)
+
+    study = serving_study(cases, evaluate=evaluate, fit=fit)
+    assert sorted(seen) == [(0, 1), (0, 2), (1,), (2,)]
+    of_model = study.validation("model").rows
+    assert [row.prediction and row.prediction.tpot_s for row in of_model] == [1.0, 2.0, 1.0]
+    assert [row.fold for row in study.validation("version").rows] == ["vllm 0.12.0", "vllm 0.12.0", "vllm 0.18.0"]
+    assert {row.prediction.tpot_s for row in study.validation("none").rows if row.prediction} == {SERVING.host_iteration_s}
+    with pytest.raises(UsageError, match="did you mean version"):
+        serving_study(cases, evaluate=evaluate, folds=("versions",))
+
+
+def test_bars_over_the_projects_own_rows() -> None:
+    """Times a tenth too long hold a median of 15 %, and miss one of 8 %; throughput a tenth short holds 12 %."""
+    study = serving_study(published_cases(), evaluate=a_tenth_too_slow)
+    results = {result.name: result for result in judge_serving_bars(study.validations)}
+    assert not results["TPOT"].holds
+    assert results["TPOT"].figures == {"median": (pytest.approx(0.1), 0.08), "mean": (pytest.approx(0.1), 0.12)}
+    assert results["TPOT, each model held out"].fold == "model"
+    assert results["maximum throughput, dense"].holds
+    assert results["maximum throughput, dense"].n == 146
+    assert results["maximum throughput, experts"].n == 182
+    assert results["DeepSeek-R1, attention DP 8 and EP 8"].n == 3
+    assert results["TPOT, tokens guessed ahead"].n > 50
+    assert results["TPOT, prefill apart, no guesses"].n > 80
+    pairs = {name for name in results if name.startswith("TPOT, ") and "-" in name}
+    assert {"TPOT, vllm, h100-sxm", "TPOT, sglang, b200-sxm", "TPOT, tensorrt-llm, b200-sxm"} <= pairs
+    assert not results["whether requests wait, near capacity"].holds
+    assert len(BARS) + len(pairs) + 1 == len(results)
+
+
+def test_a_share_must_be_reached() -> None:
+    result = partial(ServingBarResult, name="", fold="none", n=10)
+    assert result(figures={"right": (0.9, 0.85)}).holds
+    assert not result(figures={"right": (0.8, 0.85)}).holds
+    assert not ServingBarResult(name="", fold="none", n=0, figures={}).holds
+
+
+def test_json_face() -> None:
+    skip = judge_serving([case_of(), case_of(output_tokens_per_s="9")], predict=_predict)
+    face = json.loads(json.dumps(serving_json(skip), allow_nan=False))
+    assert (face["kind"], len(face["rows"])) == ("serving", 2)
+    assert face["rows"][0]["tpot"] == {"measured": 0.0175, "predicted": pytest.approx(0.01925), "error": pytest.approx(0.1)}
+    assert "throughput" not in face["rows"][0]
+    assert face["by_engine_and_device"]["vllm, h200-sxm"]["ttft"]["n"] == 2
+
+
+def test_page() -> None:
+    cases = [*published_cases()[::50], case_of(output_tokens_per_s="10")]
+
+    def evaluate(case: ServingCase, constants: ServingConstants) -> ServingPrediction:
+        if case.model.name == "gpt-oss-120b":
+            raise InfeasibleError("1 GiB too much")
+        return a_tenth_too_slow(case, constants)
+
+    page = serving_page(serving_study(cases, evaluate=evaluate), facts=facts())
+    assert "| TPOT | none |" in page
+    assert "infeasible: 1 GiB too much" in page
+    assert "## Skipped rows" in page
+    assert "| each version |" in page
+    for title in ("By engine and device", "By model", "By engine's version", "Throughput", "What the sources leave open"):
+        assert f"## {title}" in page
+    tables = [line for line in page.splitlines() if line.startswith("|")]
+    assert all(line.endswith("|") for line in tables)
+
+
+def test_page_of_nothing() -> None:
+    assert "None." in serving_page(serving_study([], evaluate=a_tenth_too_slow), facts=Facts())
