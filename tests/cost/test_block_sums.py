@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 import pytest
 
 from shardwright.cost.block_sums import met_degrees
-from shardwright.cost.columns import LayerTable, layer_table
+from shardwright.cost.columns import LayerTable, _lowered, layer_table
 from shardwright.cost.degree_rows import Rows
 from shardwright.search.grid.modules import module_ladder
 from shardwright.strategy.grid.axes import Grid
@@ -37,6 +37,11 @@ def rows_with(*, experts: bool, first: int = 1) -> Rows:
     return rows_of(grids)
 
 
+def forget() -> None:
+    """Nothing is known of any block."""
+    _lowered.cache_clear()
+
+
 def assert_same(one: LayerTable, other: LayerTable, rows: slice = slice(None)) -> None:
     for field in fields(LayerTable):
         assert np.array_equal(getattr(one, field.name)[..., rows], getattr(other, field.name)), field.name
@@ -46,8 +51,9 @@ def assert_same(one: LayerTable, other: LayerTable, rows: slice = slice(None)) -
 def test_tables_of_some_rows_after_others_are_those_of_all_at_once(model: str, runtime: str, cluster: str) -> None:
     problem = real_problem(model, cluster, seq_len=4096, global_batch=64, runtime=runtime)
     rows, ladder = rows_with(experts="a3b" in model), module_ladder(problem)
-    # Nothing is known of an equal problem that is another object.
-    whole = layer_table(replace(problem), rows, modules=ladder)
+    forget()
+    whole = layer_table(problem, rows, modules=ladder)
+    forget()
     for start, stop in ((0, 5), (3, 11), (0, len(rows)), (11, 12)):
         some = layer_table(problem, rows.take(np.arange(start, stop)), modules=ladder)
         for number in range(len(ladder)):
@@ -62,6 +68,20 @@ def test_degrees_too_large_for_a_code_are_priced_all_the_same() -> None:
     large, small = rows_with(experts=False, first=1024), rows_with(experts=False)
     assert met_degrees(large).codes is None
     assert met_degrees(small).codes is not None
-    assert_same(layer_table(problem, large), layer_table(replace(problem), large))
+    once = layer_table(problem, large)
+    forget()
+    assert_same(once, layer_table(problem, large))
     both = Rows(columns={name: np.concatenate([column, large[name]]) for name, column in small.columns.items()})
     assert_same(layer_table(problem, both), layer_table(problem, small), slice(len(small)))
+
+
+def test_what_one_cluster_and_batch_know_serves_another() -> None:
+    small, large = (real_problem("qwen3-30b-a3b", f"h100-sxm:{n}", seq_len=4096, global_batch=n) for n in (64, 512))
+    rows = rows_with(experts=True)
+    forget()
+    alone = layer_table(large, rows)
+    forget()
+    layer_table(small, rows)
+    known = _lowered.cache_info().currsize
+    assert_same(layer_table(large, rows), alone)
+    assert _lowered.cache_info().currsize == known

@@ -23,6 +23,7 @@ from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.small_models import small_model
 from tests.strategy.zoo_models import dense, sparse
+from tests.tiers import many
 
 SEED = 3
 
@@ -85,12 +86,15 @@ def moving(drive: Drive | None = None, here: frozenset[int] | None = None) -> Se
         served.iterate(worker, [[Part(request=request, tokens=tokens, past=past) for request, tokens, past in parts]])
 
     iterate(0, (0, 5, 0), (1, 2, 0))
-    served.move(0, source=0, target=1)
+    served.send(0, source=0, target=1)
+    served.land(1, 0)
     iterate(1, (0, 1, 5))
     iterate(0, (1, 2, 2))
-    served.move(1, source=0, target=1)
+    served.send(1, source=0, target=1)
+    served.land(1, 1)
     iterate(1, (0, 1, 6), (1, 1, 4))
-    served.move(0, source=1, target=0)
+    served.send(0, source=1, target=0)
+    served.land(0, 0)
     iterate(0, (0, 1, 7))
     return served
 
@@ -131,7 +135,8 @@ class Script:
             return
         other, rank = 1 - place.worker, self.random.randrange(self.ranks[1 - place.worker])
         if place.cached:
-            served.move(request, source=place.worker, target=other, ranks=(place.rank, rank))
+            served.send(request, source=place.worker, target=other, ranks=(place.rank, rank))
+            served.land(other, request, rank=rank)
         self.places[request] = _Place(worker=other, rank=rank, cached=place.cached)
 
     def _iterate(self, served: Server, worker: int, left: Sequence[int]) -> None:
@@ -162,17 +167,16 @@ def worst(served: Server) -> float:
     return found
 
 
-def random_case(name: str, degrees: Sequence[Degrees], random: Random, *, requests: int = 3, **more: object) -> Server:
+def random_case(name: str, degrees: Sequence[Degrees], random: Random) -> None:
     """A family under degrees, served by a random script and held against the unsplit model."""
     model = family(name)
-    lengths = [random.randint(4, 17) for _ in range(requests)]
+    lengths = [random.randint(4, many(12, 17)) for _ in range(many(2, 3))]
     size = CacheSize(blocks=64, block_tokens=random.randint(1, 5))
-    served = tiny(model, degrees, texts(model, lengths=lengths), size=size, sizes=random.choice(((), (4, 8))), **more)
+    served = tiny(model, degrees, texts(model, lengths=lengths), size=size, sizes=random.choice(((), (4, 8))))
     Script(random=random, lengths=lengths, ranks=[one.get("dp", 1) for one in degrees]).run(served)
     for request, length in enumerate(lengths):
         assert sorted(served.logits[request]) == list(range(length))
     worst(served)
-    return served
 
 
 EXPERTS = frozenset(

@@ -155,7 +155,7 @@ def test_a_full_cache_and_unknown_tokens_are_refused() -> None:
     assert error.value.rule == "serve.ranks"
 
 
-@pytest.mark.parametrize("name", ["t5-11b", "deepseek-v3", "bert-base"])
+@pytest.mark.parametrize("name", ["t5-11b", "deepseek-v3", "bert-base", "deepseek-v3.2"])
 def test_models_that_are_not_served_are_refused_by_name(name: str) -> None:
     with pytest.raises(StrategyError) as error:
         require_served(small_model(name))

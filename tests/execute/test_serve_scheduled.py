@@ -14,15 +14,15 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.execute.serve.batches import Part
 from shardwright.execute.serve.blocks import BlockTables, Reach
-from shardwright.execute.serve.scheduled import Scheduled
+from shardwright.execute.serve.scheduled import Scheduled, Serves, run
 from shardwright.execute.serve.server import server
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded
 from shardwright.runtime.engines.engine import Admission, Batching, Eviction
 from shardwright.runtime.engines.rules import Estimate
 from shardwright.serving.fleet import Fleet
-from shardwright.serving.policy.state import DONE, ENTRY, PREEMPTED, REFUSED, STATUS, TOKENS, State, new_state
-from shardwright.serving.requests import Requests
+from shardwright.serving.policy.state import DONE, ENTRY, LIFE, PREEMPTED, REFUSED, STATUS, TOKENS, State, new_state
+from shardwright.serving.requests import Requests, Served
 from shardwright.serving.scheduler import Scheduler
 from shardwright.serving.step_table import StepTable
 from shardwright.serving.unfolded import serve_unfolded
@@ -87,22 +87,40 @@ class Case:
         slots = self.stages if self.stages > 1 else 1 + self.scheduler.asynchronous
         return new_state(self.requests, self.scheduler, ranks=self.ranks, slots=slots)
 
+    def on(self, serves: Serves) -> Scheduled:
+        """A worker that expects it."""
+        scheduled = Scheduled(server=serves, state=self.state, stages=self.stages)
+        for request, turn in enumerate(self.arrivals):
+            scheduled.expect(turn, request)
+        return scheduled
+
     def simulated(self) -> tuple[Log, list[int]]:
         """(what runs at each second, how often each request was preempted) of a simulation whose iterations take a second a stage."""
-        log: Log = []
-
-        def watch(now: float, state: State, rank: int, slot: int) -> None:
-            for entry in state.batch[rank, slot, : state.batch_size[rank, slot]].tolist():
-                log.append((int(now), entry[ENTRY], entry[TOKENS]))
-
-        served = serve_unfolded(
-            self.requests,
-            replace(TABLE, stages=self.stages),
-            Fleet(scheduler=self.scheduler, ranks=self.ranks),
-            timing=lambda state, rank, slot: float(self.stages),
-            watcher=watch,
-        )
+        log, served = watched(self.requests, self)
         return log, served.preempted.tolist()
+
+
+def living(state: State, rank: int, slot: int) -> list[list[int]]:
+    """Entries of an iteration that begins, but those of requests that lost their blocks when it was planned."""
+    entries = state.batch[rank, slot, : state.batch_size[rank, slot]].tolist()
+    return [entry for entry in entries if entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED]]
+
+
+def watched(requests: Requests, case: Case) -> tuple[Log, Served]:
+    """A simulation of requests on the case's worker whose iterations take a second a stage, and what runs at each second."""
+    log: Log = []
+
+    def watch(now: float, state: State, rank: int, slot: int) -> None:
+        log.extend((int(now), entry[ENTRY], entry[TOKENS]) for entry in living(state, rank, slot))
+
+    served = serve_unfolded(
+        requests,
+        replace(TABLE, stages=case.stages),
+        Fleet(scheduler=case.scheduler, ranks=case.ranks),
+        timing=lambda state, rank, slot: float(case.stages),
+        watcher=watch,
+    )
+    return log, served
 
 
 _NONE, _TWO = np.zeros(2), np.array([1, 2], dtype=np.int64)
@@ -153,6 +171,12 @@ class Counted:
     def release(self, worker: int, request: int, *, rank: int = 0) -> None:
         self.tables[rank].release(request)
 
+    def send(self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)) -> None:
+        raise AssertionError("one worker")
+
+    def land(self, worker: int, request: int, *, rank: int = 0) -> None:
+        raise AssertionError("one worker")
+
 
 def counted(case: Case) -> Counted:
     size = case.scheduler
@@ -162,11 +186,11 @@ def counted(case: Case) -> Counted:
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_log_of_iterations_is_the_simulators_and_blocks_never_run_out(name: str) -> None:
     random, preempted = random_of(f"logs of {name}"), 0
-    for _ in range(many(60)):
+    for _ in range(many(40)):
         case = case_of(name, random)
         tables = counted(case)
-        scheduled = Scheduled(server=tables, state=case.state, arrivals=case.arrivals, stages=case.stages)
-        scheduled.run()
+        scheduled = case.on(tables)
+        run(scheduled)
         log, lost = case.simulated()
         assert scheduled.log == log
         assert scheduled.state.requests[:, PREEMPTED].tolist() == lost
@@ -176,6 +200,27 @@ def test_the_log_of_iterations_is_the_simulators_and_blocks_never_run_out(name: 
         assert set(statuses) <= {DONE, REFUSED}
         preempted += sum(lost)
     assert bool(preempted) == (POLICIES[name].admission is not Admission.WHOLE), "the traffic puts no pressure on the cache"
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="in flight, a token of a request is planned and its blocks are taken for a prompt in the same iteration: 3 of 200 runs",
+)
+def test_no_policy_takes_the_blocks_of_who_is_planned_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead: list[int] = []
+    original = Scheduled._entries
+
+    def counted_entries(self: Scheduled, rank: int, slot: int) -> tuple[tuple[int, Part], ...]:
+        found = original(self, rank, slot)
+        dead.append(int(self.state.batch_size[rank, slot]) - len(found))
+        return found
+
+    monkeypatch.setattr(Scheduled, "_entries", counted_entries)
+    random = Random("logs of in flight, all that runs")
+    for _ in range(200):
+        case = case_of("in flight, all that runs", random)
+        run(case.on(counted(case)))
+    assert sum(dead) == 0
 
 
 @pytest.mark.parametrize(
@@ -193,15 +238,15 @@ def test_the_log_of_iterations_is_the_simulators_and_blocks_never_run_out(name: 
 def test_under_a_policy_answers_are_the_unsplit_models(policy: str, name: str, degrees: Degrees) -> None:
     random = random_of(f"{policy} {name}")
     stages, ranks = degrees.get("pp", 1), degrees.get("dp", 1)
-    case = replace(case_of(policy, random, requests=6), ranks=ranks, stages=stages)
+    case = replace(case_of(policy, random, requests=4), ranks=ranks, stages=stages)
     while not sum(case.simulated()[1]) and case.scheduler.admission is not Admission.WHOLE:
-        case = replace(case_of(policy, random, requests=6), ranks=ranks, stages=stages)
+        case = replace(case_of(policy, random, requests=4), ranks=ranks, stages=stages)
     model = family(name)
     size = CacheSize(blocks=case.scheduler.blocks, block_tokens=case.scheduler.block_tokens)
     prompts = texts(model, lengths=case.inputs)
     served = server(model, [plan(model, degrees)], prompts=prompts, source=seeded(model, seed=SEED), size=size, sizes=(4, 8))
-    scheduled = Scheduled(server=served, state=case.state, arrivals=case.arrivals, stages=stages)
-    scheduled.run()
+    scheduled = case.on(served)
+    run(scheduled)
     assert scheduled.log == case.simulated()[0]
     refused = set(scheduled.refused)
     lengths = {r: len(tokens) for r, tokens in served.tokens.items() if r not in refused}
@@ -215,5 +260,5 @@ def test_what_is_not_served_yet_is_refused(change: dict[str, int]) -> None:
     case = replace(case_of("mixed", random_of("refused")), ranks=1, stages=1)
     case = replace(case, scheduler=replace(case.scheduler, **change))  # type: ignore[arg-type]
     with pytest.raises(StrategyError) as error:
-        Scheduled(server=counted(case), state=case.state, arrivals=case.arrivals)
+        case.on(counted(case))
     assert error.value.rule == "serve.policy"

@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.proof.shrink import largest_divisor, shrink, shrink_for
 from shardwright.model.catalog.catalog import load_model
+from shardwright.model.ir.operator import OperatorKind
 from shardwright.strategy.text.parser import parse_plan
 from tests.strategy.zoo_models import dense
 
@@ -19,7 +20,7 @@ order 1f1b(main)
 """
 
 
-@pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3"])
+@pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3", "nemotron-3-nano", "qwen3-next-80b-a3b"])
 def test_counts_stay_and_widths_are_divided(name: str) -> None:
     model = load_model(name)
     small, divisor = shrink(model), largest_divisor(model)
@@ -33,6 +34,8 @@ def test_counts_stay_and_widths_are_divided(name: str) -> None:
             assert (other.attention.heads, other.attention.kv_heads) == (one.attention.heads, one.attention.kv_heads)
             assert other.attention.head_dim * divisor == one.attention.head_dim
         assert one.experts == other.experts
+        if one.kind is OperatorKind.CONV:
+            assert [p.extents[1:] for p in one.parameters] == [p.extents[1:] for p in other.parameters], "taps stay"
     assert small.num_parameters < model.num_parameters / divisor
 
 

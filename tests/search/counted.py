@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 from shardwright.api.grids import plan
@@ -17,6 +18,10 @@ from shardwright.strategy.text.grid_notation import parse_grid
 ASKED = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048, pins=(("tp_overlap", ("userbuffers",)),))
 """One value of each option, as in the question that was counted before."""
 EXPERTS = with_defaults(Request(model="deepseek-v3", cluster="h100-sxm:2048", seq_len=4096, global_batch=15360))
+QWEN = Request(model="qwen3-235b-a22b", cluster="h100-sxm:512", seq_len=4096, global_batch=1024)
+SMALLER = Request(model="deepseek-v3", cluster="h100-sxm:1024", seq_len=4096, global_batch=7680)
+ASKED_BEFORE = {"experts": (EXPERTS, EXPERTS), "qwen": (QWEN, QWEN), "larger": (SMALLER, EXPERTS)}
+"""What was asked before in the process, and what is counted then."""
 STRADDLED = {
     "domains": Request(model="deepseek-v3", cluster="gb200-nvl72:144", seq_len=4096, global_batch=3072),
     "nodes": Request(model="llama-2-13b", cluster="aws-p3.16xlarge:48", seq_len=4096, global_batch=512),
@@ -41,21 +46,25 @@ def calls_of(run: Callable[[], object]) -> int:
     return count
 
 
+def search_of(request: Request) -> Callable[[], object]:
+    """The search of a request's space alone."""
+    asked = with_defaults(request)
+    problem = problem_of(asked)
+    facts = facts_of(problem)
+    return partial(find, problem, space_of(asked, problem, facts), facts, capacity=capacity_of(asked, problem), top=4)
+
+
 def main(what: str) -> None:
     """Kernels and imports are there: they are no part of a search."""
     load_kernels()
     if what == "plan":
         counted = calls_of(lambda: plan(ASKED))
-    elif what in ("experts", "first", *STRADDLED):
-        asked = with_defaults(STRADDLED.get(what, EXPERTS))
-        problem = problem_of(asked)
-        facts = facts_of(problem)
-        space, capacity = space_of(asked, problem, facts), capacity_of(asked, problem)
-        if what == "experts":
-            # What is kept of a problem is there, as in a second search of a process that asks the same.
-            find(problem, space, facts, capacity=capacity, top=4)
-            problem = problem_of(EXPERTS)
-        counted = calls_of(lambda: find(problem, space, facts, capacity=capacity, top=4))
+    elif what in ASKED_BEFORE:
+        before, asked = ASKED_BEFORE[what]
+        search_of(before)()
+        counted = calls_of(search_of(asked))
+    elif what in ("first", *STRADDLED):
+        counted = calls_of(search_of(STRADDLED.get(what, EXPERTS)))
     else:
         problem = problem_of(ASKED)
         simulate_grid(problem, parse_grid("tp2 sp pp4 dp2048 mbs1 zero1 schedule=1f1b"))

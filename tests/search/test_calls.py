@@ -9,7 +9,7 @@ import pytest
 
 from tests.search import counted
 
-LLAMA = 265_000
+LLAMA = 263_000
 """The last commit that lowered grids on a path of their own (cb7cb0f) took 315,021 calls of the same `plan`, counted alike."""
 
 
@@ -26,18 +26,23 @@ def test_a_new_mesh_is_lowered_and_simulated_in_few_calls() -> None:
     assert calls("mesh") <= 40_000
 
 
-@pytest.mark.proof
-def test_options_and_modules_are_searched_in_half_a_second_of_calls() -> None:
-    """Four rows of options of DeepSeek-V3 on 2,048 H100, at 2.4 us a call, as below: half a second is 208,000. The same question was
-    asked before in the process.
+@pytest.mark.parametrize(("what", "most"), [("experts", 84_000), ("qwen", 81_000)])
+def test_options_and_modules_are_searched_in_a_quarter_of_a_second_of_calls(what: str, most: int) -> None:
+    """Four rows of options of DeepSeek-V3 on 2,048 H100 and of Qwen3-235B on 512, at 2.4 us a call, as below. The same question was asked
+    before in the process; beside its calls the bounds of DeepSeek-V3's 3 million members take 0.2 s.
     """
-    assert calls("experts") <= 202_000
+    assert calls(what) <= most
+
+
+def test_the_first_search_of_a_process_is_at_most_so_much_work() -> None:
+    """DeepSeek-V3 before anything of its problem is known: most of it lowers blocks."""
+    assert calls("first") <= 1_280_000
 
 
 @pytest.mark.proof
-def test_the_first_search_of_a_process_is_at_most_so_much_work() -> None:
-    """The same one before anything of its problem is known: most of it lowers blocks."""
-    assert calls("first") <= 1_300_000
+def test_a_larger_cluster_asks_for_what_a_smaller_one_has_found() -> None:
+    """DeepSeek-V3 on 2,048 H100 behind 1,024: what blocks take but for communication is known."""
+    assert calls("larger") <= 775_000
 
 
 @pytest.mark.proof
@@ -47,7 +52,7 @@ def test_searches_where_groups_straddle_units_end(what: str, most: int) -> None:
     assert calls(what) <= most
 
 
-@pytest.mark.xfail(reason="405B on 16,384: 88 ms for a new mesh (39,554 calls), 18 to 28 for a known one; bar 50", strict=True)
+@pytest.mark.xfail(reason="405B on 16,384: 88 ms for a new mesh (39,518 calls), 18 to 28 for a known one; bar 50", strict=True)
 def test_a_new_mesh_is_lowered_and_simulated_in_50_ms_of_calls() -> None:
     """At 2.4 us a call, as measured on two idle cores."""
     assert calls("mesh") <= 21_000

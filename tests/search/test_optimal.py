@@ -106,7 +106,7 @@ def assert_bounds_hold(case: Case, known: dict[Grid, Judged], capacity: int) -> 
             grid, prepared = member_grid(bounded.members, place), bounded.prepared
             member = left.pop(canonical(grid, facts=case.facts))
             path_s = member_path(case.problem, prepared, place, grid, step_costs(case.problem, grid, prepared.priced(place)))
-            lined += prepared.lines is not None and int(prepared.lines.of_outer[prepared.outer_of(place)]) >= 0
+            lined += prepared.lines is not None and int(prepared.lines.of_outer[prepared.members.chosen(place).outer]) >= 0
             assert math.floor(bounded.memory[place]) <= member.need
             if math.isfinite(bound):
                 assert floor <= bound <= path_s * ROUNDING, member.grid

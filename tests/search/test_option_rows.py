@@ -27,7 +27,7 @@ ASKED = Request(
 
 
 def test_rows_together_are_rows_one_after_another() -> None:
-    """Each row alone, of an equal problem of which nothing is known."""
+    """Each row alone, of an equal problem of which no table is known."""
     problem = problem_of(ASKED)
     facts = facts_of(problem)
     space, capacity = space_of(ASKED, problem, facts), capacity_of(ASKED, problem)
@@ -51,6 +51,8 @@ def test_bounds_that_look_no_closer_than_needed_say_as_much(seed: int) -> None:
     whole = relaxed_bounds(case.problem, case.space, case.facts, meshes, capacity=10**15)
     assert np.array_equal(whole, relaxed_bounds(case.problem, case.space, case.facts, meshes, capacity=10**15, near=near))
     coarse = mesh_bounds(case.problem, case.space, case.facts, meshes, near=near)
+    apart = [mesh_bounds(case.problem, case.space, case.facts, meshes.take(np.array([row])), near=near) for row in range(len(meshes))]
+    assert np.array_equal(coarse, np.concatenate([np.empty(0), *apart]))
     members = whole < NO_ROOM
     assert (coarse[members] * MARGIN <= whole[members]).all()
     for until in np.quantile(whole[members], (0.1, 0.5, 0.9)) if members.any() else ():

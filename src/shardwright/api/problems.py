@@ -71,7 +71,7 @@ def problem_of(request: Request) -> Problem:
         ModelError, ClusterError, RuntimeModelError, UsageError: by what is wrong with it.
     """
     request = with_defaults(request)
-    model = asked_model(request.model, train=request.train, teacher=request.teacher)
+    model = one_of_equals(asked_model(request.model, train=request.train, teacher=request.teacher))
     needed = {b.sequence for b in model.blocks} | {b.memory for b in model.blocks if b.memory}
     job = job_from_flags(
         seq_len=request.seq_len,

@@ -15,7 +15,7 @@ from shardwright.execute.serve.served import ServedProof
 from shardwright.serving.deployment import Worker
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.on_worker import on_worker
-from shardwright.serving.policy.state import ENTRY, TOKENS, State, new_state
+from shardwright.serving.policy.state import ENTRY, LIFE, PREEMPTED, TOKENS, State, new_state
 from shardwright.serving.problem import ServingProblem
 from shardwright.serving.request import ServingRequest
 from shardwright.serving.requests import Requests
@@ -119,7 +119,8 @@ def _simulated(problem: ServingProblem, worker: Worker, scheduler: Scheduler, re
 
     def watch(now: float, state: State, rank: int, slot: int) -> None:
         for entry in state.batch[rank, slot, : state.batch_size[rank, slot]].tolist():
-            log.append((round(now), entry[ENTRY], entry[TOKENS]))
+            if entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED]:
+                log.append((round(now), entry[ENTRY], entry[TOKENS]))
 
     table = step_table(on_worker(problem, worker), worker)
     fleet = Fleet(scheduler=scheduler, ranks=worker.dpa)

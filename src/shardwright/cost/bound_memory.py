@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.compiled import inner
 from shardwright.cost.bound_arrays import SCHEDULE_1F1B, SCHEDULE_GPIPE, CostRecords, PatternRecords, Scratch
 from shardwright.cost.terms import gathered_elements, parameter_bytes, temporary_bytes
@@ -100,20 +101,15 @@ def fill_whole(scratch: Scratch, costs: CostRecords, patterns: PatternRecords, p
 
 
 @inner
-def _held(elements: float, shard: float, cut: bool) -> float:
-    return np.ceil(elements / shard) if cut else elements
-
-
-@inner
 def fill_held(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, h: int, zero: int, o: int, offload: float
+    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, h: int, zero: int, offloads: IntArray
 ) -> None:
-    """Bytes that live through the step on each looked-at rank."""
+    """Bytes that live through the step on each looked-at rank, under each option of offload."""
     shard, expert_shard = costs.groups[h]["shard"], costs.groups[h]["expert_shard"]
     for s in range(patterns.pipelines[p]["looked"]):
         of = scratch.ranks[s]
         dense, experts = of["held_dense"], of["experts"]
-        sharded = np.ceil(dense / shard) + np.ceil(experts / expert_shard)
+        cut, cut_experts = np.ceil(dense / shard), np.ceil(experts / expert_shard)
         # Held by more devices than the rest, so sharded further: ZeRO-3 may leave nothing of it.
         frozen = of["frozen"] + of["spread"]
         if zero == 3:
@@ -121,14 +117,15 @@ def fill_held(
         parameters = parameter_bytes(
             zero,
             dense + experts,
-            sharded,
+            cut + cut_experts,
             frozen,
             gathered_elements(of["ends"], of["largest"], facts["prefetch"]),
             facts["parameter_bytes"],
             facts["shard_bytes"],
             facts["frozen_shard_bytes"],
         )
-        gradients = (_held(dense, shard, zero >= 2) + _held(experts, expert_shard, zero >= 2)) * facts["gradient_bytes"]
+        gradients = (cut + cut_experts if zero >= 2 else dense + experts) * facts["gradient_bytes"]
         gradients += (dense + experts) * facts["own_gradient_bytes"] if zero < 2 else 0.0
-        states = (_held(dense, shard, zero >= 1) + _held(experts, expert_shard, zero >= 1)) * facts["state_bytes"]
-        scratch.held[o, s] = parameters + gradients + np.floor(states * (100.0 - offload) / 100.0) + facts["workspace"]
+        states = (cut + cut_experts if zero >= 1 else dense + experts) * facts["state_bytes"]
+        for o in range(offloads.shape[0]):
+            scratch.held[o, s] = parameters + gradients + np.floor(states * (100.0 - float(offloads[o])) / 100.0) + facts["workspace"]

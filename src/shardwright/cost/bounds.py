@@ -244,16 +244,11 @@ def _bound_outer(
             break
         zero = choices.zero_stage[z]
         h = mesh + choices.zero_shard[z]
-        group = costs.groups[h]
-        first_reduce, first_gather = _fill_sync(scratch, costs, patterns, facts, p, h, zero)
-        if not facts["overlap_gather"]:
-            first_gather = 0.0
+        group, priced = costs.groups[h], False
+        first_reduce, first_gather = 0.0, 0.0
         if zero == 3:
             fill_whole(scratch, costs, patterns, p, h)
-        for oi in range(choices.offload.shape[0]):
-            offload = float(choices.offload[oi])
-            fill_held(scratch, costs, patterns, facts, p, h, zero, oi, offload)
-            scratch.update[oi] = _update(scratch, costs, patterns, facts, p, h, zero, offload)
+        fill_held(scratch, costs, patterns, facts, p, h, zero, choices.offload)
         # Only ZeRO-2 and 3 put communication beside a microbatch's compute.
         beside = zero == 3 or (zero == 2 and facts["every_microbatch"])
         plain = plain and not beside
@@ -271,6 +266,14 @@ def _bound_outer(
                 memory_out[at] = fullest
                 time_out[at] = np.inf
                 if fullest <= facts["capacity"]:
+                    if not priced:
+                        # Nothing is priced that memory has no room for.
+                        priced = True
+                        first_reduce, first_gather = _fill_sync(scratch, costs, patterns, facts, p, h, zero)
+                        if not facts["overlap_gather"]:
+                            first_gather = 0.0
+                        for of in range(choices.offload.shape[0]):
+                            scratch.update[of] = _update(scratch, costs, patterns, facts, p, h, zero, float(choices.offload[of]))
                     if ready < 0.0:
                         if not plain or scratch.way[r] < 0.0:
                             under = layer + choices.redo_modules[r] * facts["layer_rows"]

@@ -35,7 +35,7 @@ from shardwright.program.block.local_size import Context, is_hybrid
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.saved import saved_under
 from shardwright.program.block.sizes import Degrees
-from shardwright.program.problem import Problem, under
+from shardwright.program.problem import Problem, on_one_node, under
 from shardwright.program.same import Same
 from shardwright.runtime.runtime import Options
 
@@ -115,7 +115,8 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
         modules: sets of options that say which modules run again in backward; the table has all rows under the first, then all under the
             second, and so on.
     """
-    machine, network = problem_machine(problem), network_of(problem.cluster, library=problem.runtime.collective_library)
+    network = network_of(problem.cluster, library=problem.runtime.collective_library)
+    machine = problem_machine(on_one_node(problem))
     blocks, each, sets = len(problem.model.blocks), len(rows), len(modules)
     shapes = {"seconds": (len(PHASES), len(PARTS)), "saved_bytes": (len(MODES),), "buffer_bytes": (2,)}
     found = {
@@ -124,9 +125,9 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
     }
     stream = np.zeros(each, dtype=np.int64)
     for one in _alike_groups(problem, rows, network):
-        own = Same(problem if one.within else without_fused_overlap(problem))
+        own = Same(on_one_node(problem if one.within else without_fused_overlap(problem)))
         shared, where = _Shared(problem, rows.take(one.places), network), _run(one.places)
-        for index, block in enumerate(problem.model.blocks):
+        for index, block in enumerate(own.value.model.blocks):
             lowered = _lowered(own, Same(block), one.structure, modules)
             local = shared.local(lowered.tokens)
             table = block_tables(

@@ -6,7 +6,8 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.communication import move_seconds
+from shardwright.collectives.span import Span
+from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.device_network import group_span, network_of_devices
 from shardwright.cost.sum_sizes import SumSizes
 from shardwright.program.problem import Problem
@@ -35,10 +36,17 @@ def owner_seconds(problem: Problem, group: tuple[int, ...], sharing: Sharing, *,
     members = {"to_owners": group, "from_owners": sharing.devices}
     widths, result = {"to_owners": sizes.wire, "from_owners": sizes.stored}, {}
     for name, part in owner_volumes(group, sharing).items():
-        volume = elements * widths[name]
-        bucket = max(volume, sizes.bucket * widths[name] / sizes.wire)
-        spent = move_seconds(
-            Collective.ALL_TO_ALL, volume=np.array([bucket * part]), span=group_span(members[name], network), network=network
-        )
-        result[name] = spent * (volume / max(bucket, 1.0))
+        span = group_span(members[name], network)
+        result[name] = exchange_seconds(elements, np.array([part]), span, network, sizes, width=widths[name])
     return result
+
+
+def exchange_seconds(elements: float, part: FloatArray, span: Span, network: Network, sizes: SumSizes, *, width: int) -> FloatArray:
+    """(n,) seconds of one exchange of a layer's elements by each group of a span.
+
+    Args:
+        part: (n,) of the elements that the busiest member's buffer has. width: bytes of one.
+    """
+    volume = elements * width
+    bucket = max(volume, sizes.bucket * width / sizes.wire)
+    return move_seconds(Collective.ALL_TO_ALL, volume=bucket * part, span=span, network=network) * (volume / max(bucket, 1.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -19,6 +19,8 @@ from shardwright.cost.terms import gathered_elements, parameter_bytes, reserved_
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
 
+Items = tuple[tuple[str, IntArray], ...]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBytes:
@@ -32,14 +34,14 @@ class StepBytes:
         outside_bytes: items (name, (r,) bytes) outside the allocator.
     """
 
-    static_bytes: tuple[tuple[str, IntArray], ...]
+    static_bytes: Items
     saved_bytes: IntArray
     paired_bytes: IntArray
     transient_bytes: IntArray
     logits_bytes: IntArray
     blocks_bytes: IntArray
     again_bytes: IntArray
-    outside_bytes: tuple[tuple[str, IntArray], ...]
+    outside_bytes: Items
 
 
 def step_bytes(problem: Problem, grid: Grid, priced: Priced) -> StepBytes:
@@ -50,12 +52,24 @@ def step_bytes(problem: Problem, grid: Grid, priced: Priced) -> StepBytes:
 
 def bytes_of(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> StepBytes:
     """What a step with these choices keeps."""
+    return with_states(bytes_beside_states(problem, choices, priced), state_bytes(problem, choices, priced, cuts))
+
+
+def with_states(beside: StepBytes, states: Items) -> StepBytes:
+    """What a step keeps with the states beside all else."""
+    return replace(beside, static_bytes=(*states, *beside.static_bytes))
+
+
+def bytes_beside_states(problem: Problem, choices: Choices, priced: Priced) -> StepBytes:
+    """What a step keeps but for parameters, gradients and optimizer states: recompute alone tells choices apart here."""
     layout, layers, row = priced.layout, priced.layers, priced.layer_row
-    heads = (layout.by_rank[:, layout.head] > 0).any(axis=1)
+    held = layout.by_rank > 0
+    heads = held[:, layout.head].any(axis=1)
     logits = np.where(heads, layers.logits_bytes[row], 0)
     again, table = _temporaries(choices, priced)
+    dispatched = np.where(held, layers.buffer_bytes[:, 1, row], 0).max(axis=1)
     return StepBytes(
-        static_bytes=_static_bytes(problem, choices, priced, cuts),
+        static_bytes=(("workspace", problem.runtime.workspace_bytes + dispatched),),
         saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
         paired_bytes=_paired_bytes(problem, choices, priced),
         transient_bytes=_whole_bytes(plain(temporary_bytes), again, table, logits),
@@ -157,8 +171,8 @@ _LEVELS = np.array([[1], [2], [3]])
 """ZeRO stages that begin to shard optimizer states, gradients and parameters."""
 
 
-def _static_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> tuple[tuple[str, IntArray], ...]:
-    """Parameters, gradients, optimizer states and workspace of each rank (ceil of equal shards)."""
+def state_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> Items:
+    """Parameters, gradients and optimizer states of each rank (ceil of equal shards): recompute does not tell choices apart here."""
     sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
     frozen = cuts.frozen_held
     if choices.zero < 3:
@@ -185,10 +199,6 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts
         ("parameters", parameters),
         ("gradients", gradients),
         ("optimizer", cuts.held(1) * problem.optimizer.state_bytes * (100 - choices.offload) // 100),
-        (
-            "workspace",
-            problem.runtime.workspace_bytes + np.where(by_rank > 0, priced.layers.buffer_bytes[:, 1, priced.layer_row], 0).max(axis=1),
-        ),
     )
 
 
@@ -206,7 +216,7 @@ def again_bytes(saved: IntArray, mode: int) -> IntArray:
     return result
 
 
-def _outside_bytes(problem: Problem, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
+def _outside_bytes(problem: Problem, priced: Priced) -> Items:
     """Communication buffers and context of each rank."""
     buffers = int(priced.meshes.communicator_bytes[priced.mesh_row] + priced.layers.overlap_buffers[priced.layer_row])
     held = priced.layout.by_rank > 0

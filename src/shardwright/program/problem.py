@@ -7,9 +7,10 @@ from functools import lru_cache
 
 from shardwright.hardware.catalog.constants import SHIPPED, Constants
 from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.overrides import limit_devices
 from shardwright.job.training import Optimizer, TrainingJob
 from shardwright.model.ir.graph import Model
-from shardwright.program.same import Same
+from shardwright.program.same import Same, one_of_equals
 from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import Options, Runtime
 
@@ -44,3 +45,17 @@ def under(problem: Problem, options: Options) -> Problem:
 def _under(problem: Same[Problem], options: Options) -> Problem:
     runtime = chosen(problem.value.runtime, options)
     return problem.value if runtime is problem.value.runtime else replace(problem.value, runtime=runtime)
+
+
+@lru_cache(maxsize=256)
+def _on_one_node(problem: Same[Problem]) -> Problem:
+    cluster, job = problem.value.cluster, problem.value.job
+    alone = replace(limit_devices(cluster, num_devices=cluster.node.num_devices), expression="")
+    return one_of_equals(replace(problem.value, cluster=alone, job=replace(job, global_batch=1)))
+
+
+def on_one_node(problem: Problem) -> Problem:
+    """The problem of one sample on the first node of its cluster: what blocks take on a device but for communication, however many there
+    are. The same object for problems that differ in no more, as what is kept of problems is kept by identity.
+    """
+    return _on_one_node(Same(problem))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import RenderableType
 from rich.text import Text
 
 from shardwright.execute.serve.served import ServedProof
@@ -26,7 +25,7 @@ def served_document(found: ServedProof) -> dict[str, Any]:
     }
 
 
-def render_served(found: ServedProof) -> RenderableType:
+def render_served(found: ServedProof) -> Words:
     """What was served, how far logits are from the unsplit model's, and whether the simulator foretold the iterations."""
     served, lost = sum(bool(tokens) for tokens in found.tokens), found.preempted
     turns = len({turn for turn, _, _ in found.log})

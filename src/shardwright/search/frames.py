@@ -18,17 +18,22 @@ class Frame:
 
     Args:
         replicas: least and most in a plan. tp: no stage has a smaller tensor parallel degree. nodes: least and most that a plan fills.
+        sharded: plans of which some lane shards gradients or parameters among its own replicas; False = those of which none does.
+        alone: of these the plans of one lane; False = those of several.
     """
 
     replicas: tuple[int, int]
     tp: int
     nodes: tuple[float, float]
+    sharded: bool = False
+    alone: bool = False
 
     def text(self) -> str:
         """The frame in words."""
         low, high = self.replicas
         many = f"{low}" if low == high else f"{low} to {high}"
-        return f"{many} replicas, tp from {self.tp}, {self.nodes[0]:g} to {self.nodes[1]:g} nodes"
+        lanes = (", one lane, with zero2 or 3" if self.alone else ", some of several lanes with zero2 or 3") if self.sharded else ""
+        return f"{many} replicas, tp from {self.tp}, {self.nodes[0]:g} to {self.nodes[1]:g} nodes{lanes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ class Scheduler:
             `Engine`. watermark: blocks that are free behind an admission, where others run.
         guesses: checked in each iteration beside the token. lookahead: tokens for which blocks are taken beyond those. asynchronous: an
             iteration is planned while the one before it runs. only_prompts: a request is done with its first token (a worker that
-            prefills).
+            prefills). only_answers: it comes with its prompt's cache and its first token, which need blocks but no time.
     """
 
     batching: Batching
@@ -46,6 +46,7 @@ class Scheduler:
     polling: int = 1
     asynchronous: bool = False
     only_prompts: bool = False
+    only_answers: bool = False
 
     def __post_init__(self) -> None:
         for name in ("token_budget", "max_sequences", "block_tokens", "blocks", "polling"):
@@ -79,6 +80,7 @@ class Scheduler:
                 self.asynchronous,
                 seed,
                 self.knows_ends and not self.prefix_cache,
+                self.only_answers,
             ],
             dtype=np.int64,
         )
@@ -124,4 +126,5 @@ def scheduler_of(engine: Engine, worker: Worker, *, blocks: int, role: Role = Ro
         polling=engine.polling,
         asynchronous=engine.asynchronous and (not worker.guesses or engine.asynchronous_guesses),
         only_prompts=role is Role.PREFILL,
+        only_answers=role is Role.DECODE,
     )

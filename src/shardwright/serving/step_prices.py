@@ -71,7 +71,7 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
             skew=problem.job.expert_skew,
             gap_s=constants.replayed_launch_s,
         )
-        path = _path(found, problem)
+        path = _path(found, block, problem)
         if is_head(block):
             head += path.times(count)
             continue
@@ -186,10 +186,16 @@ class _Path:
         return _Path(replayed=self.replayed * count, launched=self.launched * count)
 
 
-def _path(found: ForwardSeconds, problem: ServingProblem) -> _Path:
-    """Where the host launches a block's kernels itself, it takes no less than the host does."""
-    launched = np.maximum(found.total, found.kernels * problem.constants.host_launch_s)
-    return _Path(replayed=found.total, launched=launched)
+def _path(found: ForwardSeconds, block: Block, problem: ServingProblem) -> _Path:
+    """Where the host launches a block's kernels itself, or pieces of a captured graph with the cores between them, it takes no less than
+    that.
+    """
+    constants, total = problem.constants, found.total
+    launched = np.maximum(total, found.kernels * constants.host_launch_s)
+    if problem.engine.full_graphs:
+        return _Path(replayed=total, launched=launched)
+    pieces = sum(o.kind is OperatorKind.ATTENTION or o.scan is not None for o in block.operators)
+    return _Path(replayed=np.maximum(total, pieces * constants.host_piece_s), launched=launched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -44,7 +44,8 @@ def serve_unfolded(
     """What becomes of requests, iteration by iteration.
 
     At one instant iterations end first, then requests arrive, then iterations begin. A worker with pipeline stages begins the next one a
-    stage's share of the last one's seconds later, and ends them in their order; an engine that plans ahead fills an iteration when the one before it begins.
+    stage's share of the last one's seconds later, and ends them in their order; an engine that plans ahead fills an iteration when the
+    one before it begins.
 
     Args:
         timing: seconds by another law than the table's. watcher: see there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from shardwright.arrays import IntArray
 from shardwright.cost.device_network import kind_problem
 from shardwright.cost.rank_memory import paired_activations
 from shardwright.cost.stage_costs import StageCosts
-from shardwright.cost.step_bytes import held_bytes
+from shardwright.cost.step_bytes import StepBytes, held_bytes
 from shardwright.cost.step_costs import StepCosts
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program
@@ -27,12 +27,40 @@ def plan_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[
 
     Items are those of `simulator.memory.stage_memory`; the largest temporary and the logits of its stages count once.
     """
-    return tuple(_class_memory(problem, program, costs, number) for number in range(len(program.classes)))
+    found = [_class_bytes(program, costs, device_class) for device_class in program.classes]
+    # What an allocator holds depends on the runtime alone: on devices of every kind it is the same.
+    kept, held = held_bytes(problem, _side_by_side(found), np.array([one.allocated for one in found], dtype=np.int64))
+    result = []
+    for number, (device_class, one) in enumerate(zip(program.classes, found, strict=True)):
+        own = kind_problem(problem, device_class.devices[0])
+        items = one.items | {"fragmentation": int(kept[number]) - one.allocated} | one.outside
+        result.append(
+            StageMemory(
+                rank=number,
+                devices=len(device_class.devices),
+                layers=_text(program, device_class),
+                items=tuple(items.items()),
+                allocated=one.allocated,
+                reserved=int(held[number]),
+                capacity=own.cluster.node.accelerator.memory_bytes,
+            )
+        )
+    return tuple(result)
 
 
-def _class_memory(problem: Problem, program: Program, costs: StageCosts, number: int) -> StageMemory:
-    device_class = program.classes[number]
-    own = kind_problem(problem, device_class.devices[0])
+class _ClassBytes(NamedTuple):
+    """Bytes of a device of one class: items that are allocated, `blocks` of the allocator for what stages share, items outside of it."""
+
+    items: dict[str, int]
+    blocks: int
+    outside: dict[str, int]
+
+    @property
+    def allocated(self) -> int:
+        return sum(self.items.values())
+
+
+def _class_bytes(program: Program, costs: StageCosts, device_class: DeviceClass) -> _ClassBytes:
     # Stages that are alike share what they cost.
     steps = list({id(step): step for place in device_class.families for step in costs.families[place].slices}.values())
     firsts = [costs.families[place].slices[0] for place in device_class.families]
@@ -48,36 +76,28 @@ def _class_memory(problem: Problem, program: Program, costs: StageCosts, number:
         np.concatenate([step.paired_bytes for step in steps]),
         pipelined=len(program.rows.row_start) > 2,
     )
-    items["logits"] = max(int(s.logits_bytes[0]) for s in steps)
+    items["logits"] = max([int(s.logits_bytes[0]) for s in steps])
     # The logits are gone when a layer is made again, of whichever stage.
-    items["temporary"] = max(int(s.transient_bytes[0] + s.logits_bytes[0]) for s in steps) - items["logits"]
-    allocated = sum(items.values())
-    outside = _outside(steps)
-    kept, held = held_bytes(own, _merged(steps, items, outside), np.array([allocated], dtype=np.int64))
-    items["fragmentation"] = int(kept[0]) - allocated
-    items |= outside
-    layers = _text(program, device_class)
-    return StageMemory(
-        rank=number,
-        devices=len(device_class.devices),
-        layers=layers,
-        items=tuple(items.items()),
-        allocated=allocated,
-        reserved=int(held[0]),
-        capacity=own.cluster.node.accelerator.memory_bytes,
-    )
+    items["temporary"] = max([int(s.transient_bytes[0] + s.logits_bytes[0]) for s in steps]) - items["logits"]
+    # Blocks for logits and for what layers make again serve all of its stages.
+    again = max([int(s.again_bytes[0]) for s in steps])
+    others = max([int(s.blocks_bytes[0] - s.again_bytes[0]) for s in steps])
+    return _ClassBytes(items, others + again, _outside(steps))
 
 
-def _merged(steps: list[StepCosts], items: dict[str, int], outside: dict[str, int]) -> StepCosts:
-    """The steps of a device as one: blocks for logits and for what layers make again serve all of its stages."""
-    again = max(int(s.again_bytes[0]) for s in steps)
-    others = max(int(s.blocks_bytes[0] - s.again_bytes[0]) for s in steps)
-    return replace(
-        steps[0],
-        outside_bytes=tuple((name, np.array([value], dtype=np.int64)) for name, value in outside.items()),
-        logits_bytes=np.array([items["logits"]], dtype=np.int64),
-        transient_bytes=np.array([items["temporary"]], dtype=np.int64),
-        blocks_bytes=np.array([others + again], dtype=np.int64),
+def _side_by_side(found: list[_ClassBytes]) -> StepBytes:
+    """The classes as the ranks of one step."""
+    nothing = np.zeros(0, dtype=np.int64)
+    logits, temporary = (np.array([one.items[name] for one in found], dtype=np.int64) for name in ("logits", "temporary"))
+    return StepBytes(
+        static_bytes=(),
+        saved_bytes=nothing,
+        paired_bytes=nothing,
+        transient_bytes=temporary,
+        logits_bytes=logits,
+        blocks_bytes=np.array([one.blocks for one in found], dtype=np.int64),
+        again_bytes=nothing,
+        outside_bytes=(("outside", np.array([sum(one.outside.values()) for one in found], dtype=np.int64)),),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -26,13 +26,14 @@ from shardwright.program.same import Same
 from shardwright.program.shard_rules import shard_rules
 from shardwright.program.stages.edges import LaneEdge, Messages, counted_from, edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stages.families import StageDevices, refine_families
-from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, held_by_families, parameter_sums
+from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, parameter_sums
 from shardwright.program.stages.parts import Segment, StageParts, plan_stages, working_devices
 from shardwright.program.stages.traits import Grouping
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.kernel.events import simulate
 from shardwright.simulator.prediction import StageMemory
 from shardwright.simulator.room import ACTION_BYTES, num_actions, require_room
+from shardwright.simulator.stage_kinds import PlacedKind, StageKind, stage_kinds
 from shardwright.simulator.tasks import plan_kernel_tasks
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
@@ -93,7 +94,7 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: boo
     """
     problem = under(problem, plan.options)
     laid = _laid(_Question.of(problem, plan, unfolded=unfolded, verified=verified))
-    costs = price_stages(problem, plan, laid.stages, laid.summings)
+    costs = price_stages(problem, plan, laid.stages, laid.kinds)
     shape = TaskShape(
         tied=costs.holders_of(laid.classes, tied=True),
         pieces=costs.pieces,
@@ -138,7 +139,7 @@ class _Laid:
     plan: Plan
     stages: tuple[tuple[StageParts, ...], ...]
     edges: tuple[LaneEdge, ...]
-    summings: tuple[Summing, ...]
+    kinds: tuple[PlacedKind, ...]
     rows: ActionRows
     classes: tuple[DeviceClass, ...]
 
@@ -156,7 +157,8 @@ def _laid(one: _Question) -> _Laid:
     actions = num_actions(plan, {(stage.lane, stage.chunk): len(stage.families) for lane in stages for stage in lane})
     require_room(actions, each=ACTION_BYTES, doing=f"a simulation of {actions:,} actions")
     rows = action_rows(plan)
-    return _Laid(plan=plan, stages=stages, edges=edges, summings=summings, rows=rows, classes=device_classes(stages, rows))
+    kinds = stage_kinds(problem, stages, summings)
+    return _Laid(plan=plan, stages=stages, edges=edges, kinds=kinds, rows=rows, classes=device_classes(stages, rows))
 
 
 @lru_cache(maxsize=8)
@@ -202,51 +204,30 @@ def refined(
     return stages
 
 
-def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], summings: tuple[Summing, ...]) -> StageCosts:
-    """Every family of every stage, priced; stages that differ only by their place in whole units of the network are priced once."""
+def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], kinds: tuple[PlacedKind, ...]) -> StageCosts:
+    """Every family of every stage, priced; stages of one kind are priced once."""
     problem = with_overlap_of(problem, (stage for lane in stages for stage in lane))
     sets = {id(stage.devices): stage.devices for lane in stages for stage in lane}.values()
     shape = Shape(devices=working_devices(Same(stages)), sets=len(set(sets)))
-    unit = network_unit(problem)
-    used: dict[tuple[int, int], list[tuple[int, int, Summing]]] = {}
-    for one in summings:
-        for number, (lane_number, chunk, segment) in enumerate(one.uses):
-            used.setdefault((lane_number, chunk), []).append((segment, number, one))
     families: dict[tuple[int, int, int], FamilyCosts] = {}
     shared: list[Sharing] = []
-    known: dict[Hashable, tuple[int, tuple[FamilyCosts, ...], list[tuple[int, int, HeldParameters]]]] = {}
-    for stage in (stage for lane in stages for stage in lane):
-        base, mine = stage.base, used.get((stage.lane, stage.chunk), [])
-        place = base % unit if unit else base
-        firsts = tuple([family[0] - base for family in stage.families])
-        parts = tuple([(id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments])
-        sums = tuple([(n, number, id(one.sums), one.base - base, one.layers, len(one.uses)) for n, number, one in mine])
-        kind = (stage.lane, place, firsts, parts, sums)
-        if kind not in known:
-            held = held_by_families(stages, {id(one): one for *_, one in mine}.values(), of=stage)
-            costs = tuple(_family_costs(problem, plan, stage, index, held=held, place=place, shape=shape) for index in range(len(firsts)))
-            turn = {id(one.uses): index for index, (*_, one) in enumerate(mine)}
-            sample = [(firsts.index(d - base), turn[id(h.uses)], h) for (*_, d), hs in held.items() for h in _distinct(hs)]
-            known[kind] = base, costs, sample
-        before, costs, sample = known[kind]
-        for index, cost in enumerate(costs):
+    known: dict[int, list[FamilyCosts]] = {}
+    for stage, kind, sums in kinds:
+        if id(kind) not in known:
+            known[id(kind)] = [_family_costs(problem, plan, kind, index, shape=shape) for index in range(len(kind.first.families))]
+        for index, cost in enumerate(known[id(kind)]):
             families[stage.lane, stage.chunk, index] = cost
-        shared += [((stage.lane, stage.chunk, index), h, base - before, mine[number][2].uses) for index, number, h in sample]
+        by = stage.base - kind.first.base
+        shared += [((stage.lane, stage.chunk, index), h, by, sums[number].uses) for index, number, h in kind.sample]
     return StageCosts.of(problem, plan, stages, families, shared)
 
 
-def _distinct(held: tuple[HeldParameters, ...]) -> Iterable[HeldParameters]:
-    """Of what a device sums with the same devices one parameter, which says who they are."""
-    found: dict[tuple[int, int, bool], HeldParameters] = {}
-    for h in held:
-        found.setdefault((id(h.uses), id(h.group), h.is_tied), h)
-    return found.values()
-
-
-def _family_costs(problem: Problem, plan: Plan, stage: StageParts, index: int, *, held: Holdings, place: int, shape: Shape) -> FamilyCosts:
+def _family_costs(problem: Problem, plan: Plan, kind: StageKind, index: int, *, shape: Shape) -> FamilyCosts:
     """One family, priced unless one like it was."""
+    stage, unit = kind.first, network_unit(problem)
     base, device = stage.base, stage.families[index][0]
-    own = {key: items for key, items in held.items() if key[3] == device}
+    place = base % unit if unit else base
+    own = {key: items for key, items in kind.held.items() if key[3] == device}
     sums = tuple(
         [
             (

@@ -1,7 +1,7 @@
 """Numbers that a launch script computes: text with expressions over a row's cells, ``graph_max={concurrency}``.
 
-An expression has names of columns of whole numbers, whole numbers, ``+ - * //``, brackets, and the functions max, min, ``up(n,64)`` (the next
-multiple of 64) and ``upto(256,256,n)`` (256, 512, .. and n at last, with commas between).
+An expression has names of columns of whole numbers, whole numbers, ``+ - * //``, brackets, and the functions max, min, ``up(n,64)`` (the
+next multiple of 64) and ``upto(256,256,n)`` (256, 512, .. and n at last, with commas between).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.blocks.dense import attention_operators, decoder_block, embedding_block, head_block, layer_block
@@ -18,6 +19,7 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedLane, MixedPlan
+from shardwright.search.mixed.shapes import Shapes
 from shardwright.search.mixed.terms import Ground
 
 CLUSTERS = (
@@ -29,6 +31,8 @@ CLUSTERS = (
     "h100-sxm:8@east+a100-sxm-80gb:16@west+v100-sxm-32gb:8@south,east~west=50gbps/10ms,east~south=10gbps/30ms,west~south=25gbps/20ms",
 )
 RUNTIMES = ("megatron-core", "megatron-2022", "megatron-bridge")
+SHARDING = ("megatron-core", "torchtitan-0.2", "deepspeed-0.16", "fsdp1-llm-foundry", "internevo", "deepspeed-2021", "nemo-25.04")
+"""Runtimes that have ZeRO-2 or 3, some beside pipelines, some without ZeRO-1."""
 
 
 KINDS = ("dense", "experts", "first dense", "in turns")
@@ -74,14 +78,16 @@ def expert_layer(generator: random.Random, *, hidden: int, attention: AttentionS
     )
 
 
-def mixed_problem(generator: random.Random, *, global_batch: int = 64, kind: str = "dense") -> Problem:
+def mixed_problem(
+    generator: random.Random, *, global_batch: int = 64, kind: str = "dense", runtimes: tuple[str, ...] = RUNTIMES
+) -> Problem:
     """A model on a mixed cluster. Args: kind: see KINDS."""
     job = job_from_flags(seq_len=generator.choice((256, 1024)), global_batch=global_batch, precision="fp16")
     return Problem(
         model=chain_model(generator, kind=kind),
         cluster=parse_cluster(generator.choice(CLUSTERS)),
         job=job,
-        runtime=load_runtime(generator.choice(RUNTIMES)),
+        runtime=load_runtime(generator.choice(runtimes)),
     )
 
 
@@ -90,18 +96,21 @@ def with_batch(problem: Problem, batch: int) -> Problem:
     return replace(problem, job=replace(problem.job, global_batch=batch))
 
 
-def drawn_plan(market: Market, generator: random.Random, *, lanes: int) -> MixedPlan | None:
-    """Replicas of random shapes with random cuts; None where the devices are too few."""
+def drawn_plan(market: Market, generator: random.Random, *, lanes: int, sharded: bool = False) -> MixedPlan | None:
+    """Replicas of random shapes with random cuts; None where the devices are too few. Args: sharded: most lanes shard, where some can."""
     table, shapes = market.ground.table, market.shapes
     left = np.array([pool.devices for pool in table.pools])
     found = []
     for _ in range(lanes):
-        fits = np.flatnonzero((shapes.use <= left).all(axis=1))
+        room = replicas_that_fit(shapes, left)
+        fits = np.flatnonzero(room >= shapes.least)
+        if sharded and generator.random() < 0.7 and shapes.sharded[fits].any():
+            fits = fits[shapes.sharded[fits]]
         if not len(fits):
             return None
         shape = int(generator.choice(fits.tolist()))
         use = shapes.use[shape]
-        replicas = generator.randint(1, int((left[use > 0] // use[use > 0]).min()))
+        replicas = generator.randint(int(shapes.least[shape]), int(room[shape]))
         left = left - replicas * use
         stages = int(shapes.stages[shape].sum())
         cuts = sorted(generator.sample(range(1, table.layers), stages - 1))
@@ -117,6 +126,11 @@ def drawn_plan(market: Market, generator: random.Random, *, lanes: int) -> Mixed
             )
         )
     return MixedPlan(lanes=tuple(found))
+
+
+def replicas_that_fit(shapes: Shapes, left: IntArray) -> IntArray:
+    """(shapes,) replicas of a lane that some devices have room for."""
+    return np.minimum((left // np.maximum(shapes.use, 1) + (shapes.use == 0) * 2**30).min(axis=1), shapes.most)
 
 
 def batch_of(ground: Ground, plan: MixedPlan) -> int:

@@ -36,7 +36,7 @@ from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.grid.expand import FULL, plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import How, Keep
-from tests.search.mixed.members import CLUSTERS, mixed_problem
+from tests.search.mixed.members import CLUSTERS, mixed_problem, replicas_that_fit
 from tests.search.small_mixed import drawn_mixed, zoned
 from tests.tiers import random_of
 
@@ -83,13 +83,15 @@ def drawn_member(market: Market, generator: random.Random) -> MixedPlan | None:
     left, rest = np.array([pool.devices for pool in table.pools]), int(market.batch)
     lanes: list[MixedLane] = []
     for more in reversed(range(generator.randint(1, 3))):
-        fits = np.flatnonzero((shapes.use <= left).all(axis=1) & (shapes.mbs <= rest))
+        room = np.minimum(replicas_that_fit(shapes, left), rest // shapes.mbs)
+        fits = np.flatnonzero(room >= shapes.least)
+        if generator.random() < 0.3 and shapes.sharded[fits].any():
+            fits = fits[shapes.sharded[fits]]
         if not len(fits):
             return None
         shape = int(generator.choice(fits.tolist()))
-        use, size = shapes.use[shape], int(shapes.mbs[shape])
-        most = min(int((left[use > 0] // use[use > 0]).min()), rest // size)
-        replicas = most if generator.random() < 0.5 else generator.randint(1, most)
+        use, size, most = shapes.use[shape], int(shapes.mbs[shape]), int(room[shape])
+        replicas = most if generator.random() < 0.5 else generator.randint(int(shapes.least[shape]), most)
         microbatches = rest // (replicas * size) if not more else generator.randint(1, rest // (replicas * size))
         runs = 2 if shapes.stages[shape, 1] else 1
         lanes.append(

@@ -14,7 +14,7 @@ from shardwright.search.mixed.recompute import ROLES
 from shardwright.search.mixed.terms import Ground, Terms
 from shardwright.search.mixed.values import best_cut, most_above
 from shardwright.simulator.simulate import simulate_plan
-from tests.search.mixed.members import KINDS, batch_of, drawn_plan, mixed_problem, shape_of, with_batch
+from tests.search.mixed.members import KINDS, RUNTIMES, SHARDING, batch_of, drawn_plan, mixed_problem, shape_of, with_batch
 
 
 def step_of_1f1b(forward: list[float], backward: list[float], out: list[float], back: list[float], m: int, *, blocking: bool) -> float:
@@ -63,6 +63,7 @@ def drawn_terms(generator: random.Random, *, layers: int, blocking: bool) -> Ter
     return Terms(
         seconds=seconds,
         extra=np.zeros((2, ROLES, layers, layers + 1)),
+        whole=np.zeros(0),
         send=send,
         gather=none,
         reduce=none,
@@ -111,20 +112,22 @@ def test_no_cut_ends_before_a_limit_by_which_the_inequalities_leave_fewer_microb
     assert none[0] < m
 
 
-def check_members(generator: random.Random, *, plans: int, kind: str = "dense") -> list[float]:
+def check_members(
+    generator: random.Random, *, plans: int, kind: str = "dense", runtimes: tuple[str, ...] = RUNTIMES, sharded: bool = False
+) -> list[float]:
     """Bound over simulated step of random members of one problem; each lane does its microbatches by the simulated step."""
-    problem = mixed_problem(generator, kind=kind)
+    problem = mixed_problem(generator, kind=kind, runtimes=runtimes)
     market = Market.of(Ground.of(problem))
     ratios = []
     for _ in range(plans):
-        plan = drawn_plan(market, generator, lanes=generator.randint(1, 2))
+        plan = drawn_plan(market, generator, lanes=generator.randint(1, 3 if sharded else 2), sharded=sharded)
         if plan is None or batch_of(market.ground, plan) < market.ground.table.mbs.max():
             continue
-        own = Market.of(Ground.of(with_batch(problem, batch_of(market.ground, plan))))
-        done = simulate_plan(own.ground.problem, general_plan(own.ground, plan))
+        # What stages take depends on no batch.
+        done = simulate_plan(with_batch(problem, batch_of(market.ground, plan)), general_plan(market.ground, plan))
         if not done.fits:
             continue
-        ratios.append(_ratio(own, plan, done.step_time_s))
+        ratios.append(_ratio(market, plan, done.step_time_s))
     return ratios
 
 
@@ -149,6 +152,22 @@ def test_random_members_simulate_above_the_bound() -> None:
     assert len(ratios) >= 10
     # A bound of nothing would hold too.
     assert max(ratios) > 0.8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_members_with_lanes_that_shard_simulate_above_the_bound(kind: str) -> None:
+    draws = [random.Random(f"lanes {kind} {seed}") for seed in range(4)]
+    ratios = [ratio for draw in draws for ratio in check_members(draw, plans=4, kind=kind, runtimes=SHARDING, sharded=True)]
+    assert len(ratios) >= 6
+    assert max(ratios) > 0.7
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", KINDS)
+def test_hundreds_of_random_members_with_lanes_that_shard_simulate_above_the_bound(kind: str) -> None:
+    draws = [random.Random(f"more lanes {kind} {seed}") for seed in range(60)]
+    ratios = [ratio for draw in draws for ratio in check_members(draw, plans=14, kind=kind, runtimes=SHARDING, sharded=True)]
+    assert len(ratios) >= 300
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])

@@ -32,6 +32,18 @@ def test_rows_have_what_is_pinned_and_nothing_that_is_excluded() -> None:
     assert [(pool, mesh.size) for pool, mesh in table.meshes] == [(0, 1), (1, 1)]
 
 
+def test_lanes_have_the_stages_that_are_pinned_and_left() -> None:
+    problem = tiny(CLUSTER, batch=8)
+    assert set(stage_table(problem).zero.tolist()) == {1, 2, 3}
+    assert set(stage_table(problem, choices_of((("zero", ("3",)),), ())).zero.tolist()) == {3}
+    assert set(stage_table(problem, choices_of((), (("zero", ("3",)),))).zero.tolist()) == {1, 2}
+    found = find_mixed(problem, choices=choices_of((("zero", ("3",)),), ()))
+    assert all(rule.parameter != 1 for rule in found.plan.shards)
+    assert "zero {3} over the two or more replicas" in found.certificate.space
+    with pytest.raises(UsageError, match="has no lanes with what is pinned"):
+        stage_table(tiny(CLUSTER, batch=8, runtime="megatron-2022"), choices_of((("zero", ("3",)),), ()))
+
+
 def test_a_pool_without_a_pinned_degree_has_no_stage() -> None:
     table = stage_table(tiny("a100-sxm-40gb:2+v100-sxm-16gb:1", batch=2), choices_of((("tp", ("2",)),), ()))
     assert set(table.pool.tolist()) == {0}

@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from shardwright.api.problems import problem_of
+from shardwright.api.problems import problem_of, with_defaults
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
@@ -26,21 +26,21 @@ from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.composing import first_limit, whole_frame
 from shardwright.search.mixed.find import MixedAnswer, find_mixed
 from shardwright.search.mixed.market import Market
-from shardwright.search.mixed.place import MixedLane, MixedPlan, general_plan
+from shardwright.search.mixed.place import MixedLane, MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.pools import Pool, pools_of
 from shardwright.search.mixed.terms import Ground
 from shardwright.search.request import SEARCH_MEMORY, Request
 from shardwright.simulator.simulate import simulate_plan
-from tests.search.mixed.members import KINDS, chain_model, mixed_problem
+from tests.search.mixed.members import KINDS, SHARDING, chain_model, mixed_problem, replicas_that_fit
 from tests.tiers import random_of, seeds
 
 
-def tiny(cluster: str, *, seed: int = 3, batch: int = 4, kind: str = "dense") -> Problem:
+def tiny(cluster: str, *, seed: int = 3, batch: int = 4, kind: str = "dense", runtime: str = "megatron-core") -> Problem:
     """A small model on a few devices."""
     generator = random.Random(seed)
     job = job_from_flags(seq_len=1024, global_batch=batch, precision="fp16")
     model = chain_model(generator, kind=kind, layers={"in turns": 6, "first dense": 5}.get(kind, 3))
-    return Problem(model=model, cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
+    return Problem(model=model, cluster=parse_cluster(cluster), job=job, runtime=load_runtime(runtime))
 
 
 def part_of(certificate: Certificate) -> MixedPart:
@@ -63,8 +63,8 @@ def every_plan(market: Market, batch: int) -> list[MixedPlan]:
     for shape in range(len(shapes)):
         runs = 2 if shapes.stages[shape, 1] else 1
         rows, stages = tuple(shapes.rows[shape, :runs].tolist()), tuple(shapes.stages[shape, :runs].tolist())
-        most = int((room[shapes.use[shape] > 0] // shapes.use[shape][shapes.use[shape] > 0]).min())
-        for replicas, sizes in product(range(1, most + 1), cuts(table.layers, sum(stages))):
+        least, most = int(shapes.least[shape]), int(replicas_that_fit(shapes, room)[shape])
+        for replicas, sizes in product(range(least, most + 1), cuts(table.layers, sum(stages))):
             each = replicas * int(shapes.mbs[shape])
             for microbatches in range(1, batch // each + 1):
                 lane = MixedLane(rows=rows, stages=stages, sizes=sizes, replicas=replicas, microbatches=microbatches)
@@ -95,6 +95,66 @@ def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_ans
     assert min(steps) >= c.lower_bound_s
     assert answer.step_time_s <= min(steps) * 1.02
     assert c.best_s == simulate_plan(problem, answer.plan).step_time_s
+
+
+@pytest.mark.parametrize("number", seeds(2, 40))
+def test_answers_with_lanes_that_shard_are_as_fast_as_the_best_of_every_plan(number: int) -> None:
+    generator = random_of(f"every lane {number}")
+    cluster = generator.choice(("a100-sxm-40gb:2+v100-sxm-16gb:2", "a100-sxm-40gb:3+v100-sxm-16gb:2", "h100-sxm:2+a100-sxm-80gb:2"))
+    problem = tiny(cluster, seed=number, batch=generator.choice((2, 4)), kind=generator.choice(KINDS), runtime=generator.choice(SHARDING))
+    try:
+        found = find_mixed(problem)
+    except InfeasibleError:
+        pytest.skip("nothing fits")
+    best, plans = inf, 0
+    for options in [closed.options for closed in part_of(found.certificate).closed]:
+        market = Market.of(Ground.of(under(problem, options)))
+        some = every_plan(market, problem.job.global_batch)
+        plans += sum(frame_of(market.ground.table, plan).sharded for plan in some)
+        for plan in generator.sample(some, min(len(some), 400)):
+            done = simulate_plan(problem, general_plan(market.ground, plan, options=options))
+            best = min(best, done.step_time_s) if done.fits else best
+    assert plans
+    assert found.certificate.lower_bound_s <= best * (1 + 1e-9)
+    assert found.step_time_s <= best * 1.02
+
+
+def test_without_pipelines_and_zero1_lanes_of_both_kinds_shard_each_for_itself() -> None:
+    request = Request(
+        model="llama-2-7b", cluster="a100-sxm-40gb:8+v100-sxm-16gb:8", seq_len=2048, global_batch=128, runtime="fsdp1-llm-foundry"
+    )
+    problem = problem_of(with_defaults(request))
+    found = find_mixed(problem)
+    assert found.mixed is not None
+    alone = part_of(found.certificate).fastest_alone
+    assert alone is not None
+    # No device holds the model's states: 7 billion parameters of 16 bytes.
+    assert found.step_time_s < 0.9 * (alone.step_time_s or 0.0)
+    assert found.certificate.gap < 0.04
+    named = {name for rule in found.plan.shards for name in rule.lanes}
+    assert named == {lane.name for lane in found.plan.lanes}
+    assert len(named) == 2
+    assert "zero3" in part_of(found.certificate).pipelines
+    market = Market.of(Ground.of(problem))
+    assert covers(market.ground, [dual.frame for closed in part_of(found.certificate).closed for dual in closed.duals])
+    assert all(holds(market, dual) for closed in part_of(found.certificate).closed for dual in closed.duals)
+
+
+@pytest.mark.parametrize("number", seeds(2, 40))
+def test_with_a_node_more_lanes_that_shard_are_no_slower_and_no_bound_is_higher(number: int) -> None:
+    generator = random_of(f"grown lanes {number}")
+    problem = tiny(
+        "a100-sxm-40gb:2+v100-sxm-16gb:2", seed=number, batch=8, kind=generator.choice(KINDS), runtime=generator.choice(SHARDING)
+    )
+    group = generator.randint(0, 1)
+    groups = tuple(replace(one, count=one.count + (place == group)) for place, one in enumerate(problem.cluster.groups))
+    try:
+        before = find_mixed(problem)
+    except InfeasibleError:
+        pytest.skip("nothing fits")
+    after = find_mixed(replace(problem, cluster=replace(problem.cluster, groups=groups)))
+    assert after.step_time_s <= before.step_time_s * (1 + 1e-9)
+    assert after.certificate.lower_bound_s <= before.certificate.lower_bound_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("number", seeds(2, 40))
@@ -180,7 +240,8 @@ def test_more_devices_do_no_less_by_a_limit(seed: int, kind: str) -> None:
     grown = replace(groups[1], count=groups[1].count + generator.randint(1, 3))
     larger = replace(problem, cluster=replace(problem.cluster, groups=(groups[0], grown, *groups[2:])))
     one, other = Market.of(Ground.of(problem)), Market.of(Ground.of(larger))
-    for frame in (Frame(replicas=(1, 16), tp=1, nodes=(0.0, 1e9)), Frame(replicas=(4, 8), tp=2, nodes=(0.0, 1e9))):
+    frames = (Frame(replicas=(1, 16), tp=1, nodes=(0.0, 1e9)), Frame(replicas=(4, 8), tp=2, nodes=(0.0, 1e9)))
+    for frame in (*frames, *(replace(frame, sharded=True) for frame in frames)):
         before, after = (market.priced(frame, 0.5, thorough=True)[0].samples for market in (one, other))
         assert after >= before * (1 - 1e-9)
 

@@ -28,11 +28,13 @@ class DeviceCache:
 
     Args:
         tables: of the rank. pages: by reach and spot, (blocks, tokens of a block, elements here). states: by request and spot.
+        arrived: what came of requests that have no blocks yet, by request: (reach, or None of a state; spot; first position; values).
     """
 
     tables: BlockTables
     pages: dict[tuple[Reach, Spot], torch.Tensor] = field(default_factory=dict)
     states: dict[tuple[int, Spot], torch.Tensor] = field(default_factory=dict)
+    arrived: dict[int, list[tuple[Reach | None, Spot, int, torch.Tensor]]] = field(default_factory=dict)
 
     def put(self, reach: Reach, spot: Spot, *, request: int, start: int, values: torch.Tensor) -> None:
         """Keep (tokens, elements) at positions from `start` on."""
@@ -51,12 +53,21 @@ class DeviceCache:
         """The first position that is still held."""
         return self.tables.held[reach, request].first * self.tables.block_tokens
 
+    def land(self, request: int) -> None:
+        """What came of a request goes to its blocks, and its states are there."""
+        for reach, spot, start, values in self.arrived.pop(request, []):
+            if reach is None:
+                self.states[request, spot] = values
+            else:
+                self.put(reach, spot, request=request, start=start, values=values[0])
+
     def drop(self, blocks: dict[Reach, list[int]], *, request: int | None = None) -> None:
-        """Forget blocks, and the states of a request."""
+        """Forget blocks, and the states of a request and what came of it."""
         for (reach, _), page in self.pages.items():
             page[blocks.get(reach, [])] = nan
         if request is not None:
             self.states = {place: state for place, state in self.states.items() if place[0] != request}
+            self.arrived.pop(request, None)
 
     def _places(self, reach: Reach, request: int, low: int, high: int, *, on: torch.device) -> torch.Tensor:
         """Where positions lie among all of the pages' rows."""

@@ -8,6 +8,7 @@ is attention of one key head of L + R elements, whose values are its first L.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 
@@ -35,6 +36,7 @@ class LatentOperators:
     absorbed: AttentionShape
 
 
+@lru_cache(maxsize=256)
 def latent_operators(block: Block) -> LatentOperators | None:
     """Those of a block with latent attention; None of any other one."""
     latent = latent_of(block)

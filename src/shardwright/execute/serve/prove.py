@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.serve.scheduled import Scheduled
+from shardwright.execute.serve.scheduled import Scheduled, run
 from shardwright.execute.serve.served import Log, ServedProof
 from shardwright.execute.serve.server import Server, server
 from shardwright.execute.serve.whole import whole_logits
@@ -31,8 +31,8 @@ def prove_served(
     Parameters and prompts are drawn from `seed`. Answers do not end before they are as long as they may be.
 
     Args:
-        plan: of one worker. state: requests and settings of the policy, before anything has arrived. arrivals, stages: see `Scheduled`.
-        simulated: log of the simulation of the same.
+        plan: of one worker. state: requests and settings of the policy, before anything has arrived. arrivals: turn of each request, never
+            falling. stages: see `Scheduled`. simulated: log of the simulation of the same.
 
     Raises:
         StrategyError: the model is too large for one process (rule ``execute.size``); others of `server` and `Scheduled`.
@@ -52,8 +52,10 @@ def prove_served(
     torch.set_num_threads(1)  # tensors are small: threads would wait for each other
     try:
         served = server(model, [plan], prompts=prompts, source=source, size=size, sizes=SIZES)
-        scheduled = Scheduled(server=served, state=state, arrivals=arrivals, stages=stages)
-        scheduled.run()
+        scheduled = Scheduled(server=served, state=state, stages=stages)
+        for request, turn in enumerate(arrivals):
+            scheduled.expect(turn, request)
+        run(scheduled)
         difference = largest_difference(served, source)
     finally:
         torch.set_num_threads(threads)

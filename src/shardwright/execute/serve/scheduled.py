@@ -16,7 +16,22 @@ from typing import Protocol
 from shardwright.errors import StrategyError
 from shardwright.execute.serve.batches import Part
 from shardwright.serving.policy.iteration import arrive, give, leave, never_fits, plan
-from shardwright.serving.policy.state import AHEAD, BEFORE, DONE, ENTRY, GUESSES, PREEMPTED, PREFIX_CACHE, REFUSED, STATUS, TOKENS, State
+from shardwright.serving.policy.state import (
+    AHEAD,
+    BEFORE,
+    DONE,
+    ENTRY,
+    GUESSES,
+    LIFE,
+    ONLY_ANSWERS,
+    OUTPUTS,
+    PREEMPTED,
+    PREFIX_CACHE,
+    REFUSED,
+    STATUS,
+    TOKENS,
+    State,
+)
 
 
 class Serves(Protocol):
@@ -30,14 +45,31 @@ class Serves(Protocol):
         """A request leaves a worker."""
         ...
 
+    def send(self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)) -> None:
+        """What lives of a request goes from one worker to another, where it waits."""
+        ...
+
+    def land(self, worker: int, request: int, *, rank: int = 0) -> None:
+        """What was sent has blocks from now on."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
-    """An iteration that waits for its turn: its slot of the state, parts of each rank, and who lost its blocks for it, with its rank."""
+    """An iteration that waits for its turn, or is under way.
+
+    Args:
+        slot: of the state. entries: of each rank, (number in the slot, part). evicted: (rank, request) of who lost blocks for it.
+    """
 
     slot: int
-    ranks: tuple[tuple[Part, ...], ...]
+    entries: tuple[tuple[tuple[int, Part], ...], ...]
     evicted: tuple[tuple[int, int], ...]
+
+    @property
+    def ranks(self) -> tuple[tuple[Part, ...], ...]:
+        """Parts of each rank."""
+        return tuple(tuple(part for _, part in entries) for entries in self.entries)
 
 
 @dataclass(slots=True)
@@ -46,102 +78,151 @@ class Scheduled:
 
     Args:
         state: of all requests, by their numbers in the server; has a rank for each of the worker's, and a slot for each stage (two for
-            one where iterations are planned ahead). arrivals: turn at which each request comes, never falling; they go to ranks in turn.
-        stages: of the worker's pipeline. log: (turn, request, tokens) of each part, in the order of the batch.
-        refused: requests that can never fit. lost: requests that lost their blocks since the last iteration was planned.
+            one where iterations are planned ahead). stages: of the worker's pipeline.
+        log: (turn, request, tokens) of each part, in the order of the batch. refused: requests that can never fit.
+        rank_of: requests go to ranks in turn. coming: (turn, request), never falling. lost: requests that lost their blocks since the last
+            iteration was planned. slots: free ones. under_way: (turn of its end, iteration). begins: turn of the next one, at least.
+            blocked: nothing could be planned, and something has to happen first. sent: requests that come with a cache and have not landed.
     """
 
     server: Serves
     state: State
-    arrivals: Sequence[int]
     worker: int = 0
     stages: int = 1
     log: list[tuple[int, int, int]] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
     rank_of: dict[int, int] = field(default_factory=dict)
+    coming: deque[tuple[int, int]] = field(default_factory=deque)
     lost: list[int] = field(default_factory=list)
-    following: int = 0
-    routed: int = 0
+    slots: list[int] = field(default_factory=list)
+    under_way: deque[tuple[int, _Planned]] = field(default_factory=deque)
+    planned: _Planned | None = None
+    begins: int = 0
+    blocked: bool = True
+    sent: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         settings = self.state.settings
         for name, column in (("guesses", GUESSES), ("prefix cache", PREFIX_CACHE)):
             if settings[column]:
                 raise StrategyError(f"a {name} cannot be served yet", hint="serve without it, or simulate", rule="serve.policy")
+        self.slots = list(range(self.state.batch_size.shape[1]))
 
-    def run(self) -> None:
-        """Serve until nothing is left to do."""
-        slots, begins, blocked = list(range(self.state.batch_size.shape[1])), 0, False
-        under_way: deque[tuple[int, _Planned]] = deque()
-        planned: _Planned | None = None
-        now = 0
-        while True:
-            while under_way and under_way[0][0] <= now:
-                _, done = under_way.popleft()
-                self._end(done)
-                slots.append(done.slot)
-                blocked = False
-            if self._arrive(now):
-                blocked = False
-            if not blocked and now >= begins and len(under_way) < self.stages:
-                chosen, planned = planned or self._plan(slots), None
-                blocked = chosen is None
-                if chosen is not None:
-                    planned = self._plan(slots) if self.state.settings[AHEAD] and self.stages == 1 else None
-                    self._begin(now, chosen)
-                    under_way.append((now + self.stages, chosen))
-                    begins = now + 1
-            coming = [self.arrivals[self.following]] if self.following < len(self.arrivals) else []
-            coming += [under_way[0][0]] if under_way else []
-            coming += [begins] if not blocked and len(under_way) < self.stages else []
-            if not coming:
-                return
-            now = min(coming)
+    def expect(self, turn: int, request: int) -> int | None:
+        """A request comes at a turn; the rank that it goes to, None if it can never fit."""
+        if never_fits(self.state, request):
+            self.state.requests[request, STATUS] = REFUSED
+            self.refused.append(request)
+            return None
+        rank = self.rank_of[request] = len(self.rank_of) % len(self.state.ranks)
+        self.coming.append((turn, request))
+        return rank
 
-    def _arrive(self, now: int) -> bool:
-        """Requests that come now wait; whether there is any."""
-        before = self.routed
-        while self.following < len(self.arrivals) and self.arrivals[self.following] <= now:
-            request = self.following
-            self.following += 1
-            if never_fits(self.state, request):
-                self.state.requests[request, STATUS] = REFUSED
-                self.refused.append(request)
-                continue
-            self.rank_of[request] = self.routed % self.state.ranks.shape[0]
-            self.routed += 1
+    def end(self, now: int) -> list[int]:
+        """Iterations that end now give their tokens; requests that are done, whose blocks are still there."""
+        done: list[int] = []
+        while self.under_way and self.under_way[0][0] <= now:
+            _, planned = self.under_way.popleft()
+            for rank, entries in enumerate(planned.entries):
+                before = len(done)
+                for entry, part in entries:
+                    if give(self.state, rank, planned.slot, entry, 1) and self.state.requests[part.request, STATUS] == DONE:
+                        done.append(part.request)
+                if len(done) > before:
+                    leave(self.state, rank)
+            self.slots.append(planned.slot)
+            self.blocked = False
+        return done
+
+    def begin(self, now: int) -> None:
+        """Who comes now waits; the next iteration begins, if it may and there is one."""
+        while self.coming and self.coming[0][0] <= now:
+            _, request = self.coming.popleft()
             arrive(self.state, self.rank_of[request], request)
-        return self.routed > before
+            if self.state.settings[ONLY_ANSWERS]:
+                self.sent.add(request)
+            self.blocked = False
+        if self.blocked or now < self.begins or len(self.under_way) >= self.stages:
+            return
+        chosen, self.planned = self.planned or self._plan(), None
+        self.blocked = chosen is None
+        if chosen is not None:
+            self.planned = self._plan() if self.state.settings[AHEAD] and self.stages == 1 else None
+            self._run(now, chosen)
+            self.under_way.append((now + self.stages, chosen))
+            self.begins = now + 1
 
-    def _plan(self, slots: list[int]) -> _Planned | None:
+    def next_turn(self) -> int | None:
+        """When something happens next; None = nothing is left to do."""
+        turns = [self.coming[0][0]] if self.coming else []
+        turns += [self.under_way[0][0]] if self.under_way else []
+        turns += [self.begins] if not self.blocked and len(self.under_way) < self.stages else []
+        return min(turns, default=None)
+
+    def release(self, requests: Sequence[int]) -> None:
+        """Who is done gives its blocks back."""
+        for request in requests:
+            self.server.release(self.worker, request, rank=self.rank_of[request])
+
+    def _plan(self) -> _Planned | None:
         """The next iteration of all ranks; None = there is nothing to do."""
-        slot, before = slots.pop(), self.state.requests[:, PREEMPTED].copy()
+        slot, before = self.slots.pop(), self.state.requests[:, PREEMPTED].copy()
         ranks = range(self.state.ranks.shape[0])
         num_planned = sum([plan(self.state, rank, slot) for rank in ranks])
         self.lost += (self.state.requests[:, PREEMPTED] > before).nonzero()[0].tolist()
         if not num_planned:
-            slots.append(slot)
+            self.slots.append(slot)
             return None
         evicted, self.lost = tuple((self.rank_of[request], request) for request in self.lost), []
-        return _Planned(slot=slot, ranks=tuple(self._parts(rank, slot) for rank in ranks), evicted=evicted)
+        return _Planned(slot=slot, entries=tuple(self._entries(rank, slot) for rank in ranks), evicted=evicted)
 
-    def _parts(self, rank: int, slot: int) -> tuple[Part, ...]:
+    def _entries(self, rank: int, slot: int) -> tuple[tuple[int, Part], ...]:
+        """Of what was planned; but those of requests that lost their blocks to one behind them in the same iteration: nothing is left there
+        that could be computed, and they get nothing.
+        """
         entries = self.state.batch[rank, slot, : self.state.batch_size[rank, slot]].tolist()
-        return tuple(Part(request=entry[ENTRY], tokens=entry[TOKENS], past=entry[BEFORE]) for entry in entries)
+        parts = (Part(request=entry[ENTRY], tokens=entry[TOKENS], past=entry[BEFORE]) for entry in entries)
+        lives = (entry[LIFE] == self.state.requests[entry[ENTRY], PREEMPTED] for entry in entries)
+        return tuple((number, part) for number, (part, alive) in enumerate(zip(parts, lives, strict=True)) if alive)
 
-    def _begin(self, now: int, planned: _Planned) -> None:
+    def _run(self, now: int, planned: _Planned) -> None:
         for rank, request in planned.evicted:
+            self.sent.discard(request)
             self.server.release(self.worker, request, rank=rank)
+        for rank, parts in enumerate(planned.ranks):
+            for part in parts:
+                if part.request in self.sent:
+                    self.sent.remove(part.request)
+                    self.server.land(self.worker, part.request, rank=rank)
         self.server.iterate(self.worker, planned.ranks)
         self.log += [(now, part.request, part.tokens) for parts in planned.ranks for part in parts]
 
-    def _end(self, planned: _Planned) -> None:
-        for rank, parts in enumerate(planned.ranks):
-            done = []
-            for entry, part in enumerate(parts):
-                if give(self.state, rank, planned.slot, entry, 1) and self.state.requests[part.request, STATUS] == DONE:
-                    done.append(part.request)
-            if done:
-                leave(self.state, rank)
-            for request in done:
-                self.server.release(self.worker, request, rank=rank)
+
+def run(worker: Scheduled) -> None:
+    """Serve what is expected until nothing is left to do."""
+    now: int | None = 0
+    while now is not None:
+        worker.release(worker.end(now))
+        worker.begin(now)
+        now = worker.next_turn()
+
+
+def run_split(prefill: Scheduled, decode: Scheduled, *, turns: int) -> None:
+    """Serve what the prefill worker expects: its state is of prompts alone, that of the other worker of answers alone.
+
+    What lives of a request goes over when its first token is there, and is expected at the decode worker `turns` turns later; of several at
+    once the lowest number first. A request of one token does not go.
+    """
+    now: int | None = 0
+    while now is not None:
+        for request in sorted(prefill.end(now)):
+            source = prefill.rank_of[request]
+            target = decode.expect(now + turns, request) if decode.state.requests[request, OUTPUTS] > 1 else None
+            if target is None:
+                prefill.release([request])
+            else:
+                prefill.server.send(request, source=prefill.worker, target=decode.worker, ranks=(source, target))
+        decode.release(decode.end(now))
+        prefill.begin(now)
+        decode.begin(now)
+        now = min((turn for turn in (prefill.next_turn(), decode.next_turn()) if turn is not None), default=None)

@@ -20,7 +20,7 @@ def require_served(model: Model) -> None:
     """Raise for what a server does not run.
 
     Raises:
-        StrategyError: several sequences, several heads, or an encoder alone (rule ``serve.model``).
+        StrategyError: several sequences, several heads, an encoder alone, or keys that an indexer selects (rule ``serve.model``).
     """
     blocks = [model.blocks[run.block] for run in model.runs]
     heads = sum(o.kind is OperatorKind.LOSS for block in blocks for o in block.operators)
@@ -32,9 +32,12 @@ def require_served(model: Model) -> None:
             hint="serve a decoder of text alone; `served_model` leaves out modules that predict further tokens",
             rule="serve.model",
         )
-    for operator in (o for block in blocks for o in block.operators if o.attention is not None):
-        assert operator.attention is not None
-        if operator.attention.mask is not Mask.CAUSAL:
+    for operator in (o for block in blocks for o in block.operators):
+        if operator.kind is OperatorKind.INDEX:
+            raise StrategyError(
+                f"{operator.name} selects keys: that cannot be executed yet", hint="serve a model that sees all keys", rule="serve.model"
+            )
+        if operator.attention is not None and operator.attention.mask is not Mask.CAUSAL:
             raise StrategyError(
                 f"{operator.name} looks ahead, so that no token can be answered before the last is known",
                 hint="serve a causal model",

@@ -33,7 +33,7 @@ class Server:
         workers: on devices of their own. tokens: of each request, its prompt first; a greedy request grows. given: those whose answers are
             in `tokens` from the start. sizes: see `rows_of`. drive: the transport.
         logits: of each request, by position, each time that it was computed, as the lowest device of this process has them.
-        log: parts of all iterations. iterations: of each worker so far.
+        log: parts of all iterations. iterations: of each worker so far. under_way: requests that were sent, with their cached positions.
     """
 
     workers: tuple[ServingWorker, ...]
@@ -44,6 +44,7 @@ class Server:
     logits: dict[int, dict[int, list[torch.Tensor]]] = field(default_factory=dict)
     log: list[Logged] = field(default_factory=list)
     iterations: list[int] = field(default_factory=list)
+    under_way: dict[int, int] = field(default_factory=dict)
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -66,7 +67,7 @@ class Server:
             for row, part in rows.parts
             if part.request not in self.given and part.end == len(self.tokens[part.request])
         )
-        tellers = chosen.tellers(rows.count)
+        tellers = chosen.tellers(rows.count) if growing else {}
         tasks: dict[int, Task[object]] = {}
         everybody = tuple(d for other in self.workers for d in other.devices)
         for device in self.devices:
@@ -78,16 +79,21 @@ class Server:
 
     def release(self, worker: int, request: int, *, rank: int = 0) -> None:
         """A request leaves a worker: it is done, or evicted and will be computed anew."""
+        self.under_way.pop(request, None)
         self.workers[worker].release(rank, request)
 
-    def move(self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)) -> None:
-        """What lives of a request goes from one worker (and rank of it) to another."""
-        end = self.workers[source].tables[ranks[0]].cached[request]
+    def send(self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)) -> None:
+        """What lives of a request goes from one worker (and rank of it) to another, where it waits until it lands."""
         gives, gets = (Side(worker=self.workers[w], rank=r) for w, r in zip((source, target), ranks, strict=True))
-        gets.worker.receive(ranks[1], request, end=end)
+        end = gives.tables.cached[request]
         both = set(gives.worker.stores) | set(gets.worker.stores)
         self.drive({d: transfer_task(d, gives, gets, request=request, end=end) for d in sorted(both)})
         self.release(source, request, rank=ranks[0])
+        self.under_way[request] = end
+
+    def land(self, worker: int, request: int, *, rank: int = 0) -> None:
+        """What was sent of a request to a worker has blocks there from now on."""
+        self.workers[worker].land(rank, request, end=self.under_way.pop(request))
 
     def _check(self, worker: ServingWorker, ranks: Sequence[Sequence[Part]]) -> None:
         if len(ranks) != worker.ranks:

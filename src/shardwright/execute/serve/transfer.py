@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 
 from shardwright.execute.redistribution.redistribute import redistribute
-from shardwright.execute.serve.blocks import Reach, reach_of
+from shardwright.execute.serve.blocks import BlockTables, Reach, reach_of
 from shardwright.execute.serve.cache import Spot
 from shardwright.execute.serve.latent import latent_operators
 from shardwright.execute.serve.worker import ServingWorker, site_of
@@ -66,11 +66,16 @@ class Side:
     worker: ServingWorker
     rank: int
 
+    @property
+    def tables(self) -> BlockTables:
+        """Of the rank."""
+        return self.worker.tables[self.rank]
+
 
 def transfer_task(device: int, source: Side, target: Side, *, request: int, end: int) -> Task[None]:
     """A device's part in moving what lives of a request with `end` cached positions. All devices of both sides run it.
 
-    The target has room for it (`ServingWorker.receive`). Blocks of a window move from the first one on that is still held.
+    It waits in the target's caches until the request has blocks there (`DeviceCache.land`). Of a window what later queries see moves.
     """
     moves = zip(_layers(source.worker), _layers(target.worker), strict=True)
     for (stage, segment, layer), (other_stage, other_segment, _) in moves:
@@ -94,9 +99,9 @@ def _positions(source: Side, target: Side, kept: Kept, request: int, end: int) -
     """Positions (or rows of a state) that move."""
     if kept.reach is None:
         return 0, min(end, kept.last) if kept.last else 1
-    firsts = (side.worker.tables[side.rank].held[kept.reach, request].first for side in (source, target))
-    sizes = (side.worker.tables[side.rank].block_tokens for side in (source, target))
-    return max(first * size for first, size in zip(firsts, sizes, strict=True)), end
+    first = source.tables.held[kept.reach, request].first * source.tables.block_tokens
+    size = target.tables.block_tokens
+    return max(first, kept.reach.first(end) // size * size), end
 
 
 def _lying(side: Side, stage: StageParts, segment: Segment, kept: Kept, *, rows: int) -> Layout:
@@ -144,7 +149,8 @@ def _moved(
     key = ("moved", *spot, request)
     found = yield from redistribute(given, lying, wanted, device=device, key=key, dtype=store.precision.compute, on=store.on, across=True)
     if gets:
-        _write(target, device, kept, spot, found[0], request=request, start=rows[0])
+        came = found[0] if kept.reach is not None or kept.last else _state_of(kept, found[0])
+        target.worker.caches[device].arrived.setdefault(request, []).append((kept.reach, spot, rows[0], came))
 
 
 def _read(side: Side, device: int, kept: Kept, spot: Spot, *, request: int, rows: Interval) -> torch.Tensor:
@@ -155,15 +161,9 @@ def _read(side: Side, device: int, kept: Kept, spot: Spot, *, request: int, rows
     return cache.get(kept.reach, spot, request=request, end=rows[1])[:, rows[0] - cache.first(kept.reach, request) :]
 
 
-def _write(side: Side, device: int, kept: Kept, spot: Spot, values: torch.Tensor, *, request: int, start: int) -> None:
-    cache = side.worker.caches[device]
-    if kept.reach is not None:
-        cache.put(kept.reach, spot, request=request, start=start, values=values[0])
-    elif kept.last:
-        cache.states[request, spot] = values
-    else:
-        scan = kept.operator.scan
-        assert scan is not None
-        inner = (scan.state, scan.head_dim) if scan.delta else (scan.head_dim, scan.state)
-        shape = inner if scan.head_dim > 1 or scan.delta else (scan.state,)
-        cache.states[request, spot] = values.reshape(1, -1, *shape)
+def _state_of(kept: Kept, elements: torch.Tensor) -> torch.Tensor:
+    """A scan's state from its elements, in the shape that its numerics give it."""
+    scan = kept.operator.scan
+    assert scan is not None
+    inner = (scan.state, scan.head_dim) if scan.delta else (scan.head_dim, scan.state)
+    return elements.reshape(1, -1, *(inner if scan.head_dim > 1 or scan.delta else (scan.state,)))

@@ -87,9 +87,12 @@ class ServingWorker:
         """Room for positions of a request; see `BlockTables.extend`."""
         self.drop(rank, self.tables[rank].extend(request, past=past, end=end))
 
-    def receive(self, rank: int, request: int, *, end: int) -> None:
-        """Room for a request that comes with `end` cached positions from another worker."""
+    def land(self, rank: int, request: int, *, end: int) -> None:
+        """Blocks for a request that came with `end` cached positions from another worker."""
         self.drop(rank, self.tables[rank].receive(request, first=end, end=end))
+        for device, cache in self.caches.items():
+            if self.rank_of[device] == rank:
+                cache.land(request)
 
     def drop(self, rank: int, blocks: dict[Reach, list[int]], *, request: int | None = None) -> None:
         """Tell the devices of a rank in this process."""

@@ -138,7 +138,7 @@ class Engine:
             `sums`. multimem: those of `sums` that the switch adds are on. symmetric: the library's sums run on symmetric buffers.
         attention_dp: ranks may have attention of their own. expert_parallel: experts may be spread. exchange: see there; rack_exchange:
             where NVLink joins nodes and nothing is set.
-        attention_kernel, expert_kernel: names of the backends in small letters, empty = by the device (`attention_choices`, `expert_choices`).
+        attention_kernel, expert_kernel: names of the backends, in small letters; empty = by `attention_choices`, `expert_choices`.
             kernel_blocks: blocks of the cache that an attention kernel takes; another `block_tokens` becomes the last of them.
         absorbed_prefill: latent attention is absorbed in prompts too. expanded_tokens: of cached context, expanded at once to keys and
             values of all heads; 0 = all. absorbed_below: cached tokens under which a prompt's next chunk is absorbed instead.

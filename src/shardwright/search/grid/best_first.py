@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.critical_path import microbatches_of, order_table
-from shardwright.cost.rank_memory import reserved_bytes
-from shardwright.cost.step_bytes import step_bytes
 from shardwright.cost.step_costs import step_costs
 from shardwright.program.problem import Problem
 from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import member_grid
+from shardwright.search.grid.peaks import Peaks
 from shardwright.search.grid.prepare import Prepared
 from shardwright.search.limit import Limit
 from shardwright.search.standing import standing
@@ -90,6 +88,7 @@ class Refinement:
         """
         self.outcome = Outcome()
         self._problem, self._prepared, self._capacity, self._top = problem, prepared, capacity, top
+        self._peaks = Peaks(problem, prepared)
         self._waiting = _Sorted(bounds, np.flatnonzero(np.isfinite(bounds)))
         self._heap: list[tuple[float, int, int, object]] = []
         self.outcome.lower_bound_s = self.least()
@@ -120,10 +119,21 @@ class Refinement:
             if heap and heap[0][0] <= bound:
                 best_s = min(best_s, _advance(self._problem, heap, self._capacity, outcome))
             else:
-                _path(self._problem, self._prepared, self._waiting.pop(), bound, self._capacity, heap, outcome)
+                self._path(self._waiting.pop(), bound)
             if progress is not None:
                 say = standing("refine", best_s=best_s, lower_s=outcome.lower_bound_s, limit=limit)
                 progress(say, len(outcome.ranked), self._top)
+
+    def _path(self, place: int, bound: float) -> None:
+        """B1 of a member, if a lower bound of its peak through the actual order fits."""
+        if self._peaks.of(place) > self._capacity:
+            self.outcome.too_large += 1
+            return
+        self.outcome.paths += 1
+        problem, prepared = self._problem, self._prepared
+        grid = member_grid(prepared.members, place)
+        seconds = member_path(problem, prepared, place, grid, step_costs(problem, grid, prepared.priced(place)))
+        heapq.heappush(self._heap, (max(seconds, bound), _B1, place, grid))
 
 
 class _Sorted:
@@ -155,26 +165,6 @@ class _Sorted:
         """The member that waits under it."""
         self._fill()
         return self._batch.pop()
-
-
-def _path(
-    problem: Problem,
-    prepared: Prepared,
-    place: int,
-    bound: float,
-    capacity: float,
-    heap: list[tuple[float, int, int, object]],
-    outcome: Outcome,
-) -> None:
-    """B1 of a member, if a lower bound of its peak through the actual order fits."""
-    grid = member_grid(prepared.members, place)
-    priced, table = prepared.priced(place), order_table(grid, microbatches=microbatches_of(problem, grid))
-    if reserved_bytes(problem, table, step_bytes(problem, grid, priced)).max() > capacity:
-        outcome.too_large += 1
-        return
-    outcome.paths += 1
-    seconds = member_path(problem, prepared, place, grid, step_costs(problem, grid, priced))
-    heapq.heappush(heap, (max(seconds, bound), _B1, place, grid))
 
 
 def _advance(problem: Problem, heap: list[tuple[float, int, int, object]], capacity: float, outcome: Outcome) -> float:

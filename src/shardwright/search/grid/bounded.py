@@ -95,8 +95,7 @@ def bound_space(
     members = enumerate_members(problem, space, facts, meshes=meshes)
     prepared = prepare(problem, members)
     seconds, memory = bound_all(problem, prepared, capacity=capacity)
-    below = np.concatenate([[0], np.cumsum(seconds < until)])[members.start]
-    prepared = with_lines(problem, prepared, below[1:] > below[:-1])
+    prepared = with_lines(problem, prepared, members.least_of(seconds) < until)
     if prepared.lines is not None:
         raise_by_lines(problem, prepared, facts_of(problem, devices=space.devices, capacity=capacity), seconds)
     return Bounded(members=members, prepared=prepared, seconds=seconds, memory=memory)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from shardwright.program.problem import Problem
+from shardwright.program.same import Same
 from shardwright.search.answer import Alternative, Answer
 from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.grid.best_first import Simulated
@@ -115,6 +117,12 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
 
 def problem_text(problem: Problem) -> str:
     """What a digest of the problem is made of."""
+    return _text_of(Same(problem))
+
+
+@lru_cache(maxsize=64)
+def _text_of(known: Same[Problem]) -> str:
+    problem = known.value
     return repr((problem.model, problem.cluster, problem.job, problem.runtime))
 
 

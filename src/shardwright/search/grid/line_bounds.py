@@ -162,7 +162,7 @@ def member_path(problem: Problem, prepared: Prepared, place: int, grid: Grid, co
         costs: of the member, as if all its groups lay as the cheapest may.
     """
     rows, longest = prepared.lines, path_seconds(problem, grid, costs)
-    at = -1 if rows is None else int(rows.of_outer[prepared.outer_of(place)])
+    at = -1 if rows is None else int(rows.of_outer[prepared.members.chosen(place).outer])
     if rows is None or at < 0:
         return longest
     lines, tiers = rows.lines[at], problem.cluster.tiers()

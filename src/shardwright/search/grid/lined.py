@@ -11,6 +11,7 @@ from shardwright.collectives.span import lie_alike, span_with
 from shardwright.cost.columns import LayerTable, layer_table, tensor_groups_inside
 from shardwright.cost.communication import Network, axes_of, network_of, tokens_copied
 from shardwright.cost.degree_rows import Rows
+from shardwright.cost.known_rows import known_table
 from shardwright.cost.lines import INSIDE, OF_ULYSSES, Lines, lines_of
 from shardwright.cost.mesh_table import MeshTable, lies_in_units, mesh_table
 from shardwright.cost.sum_seconds import SumSpans
@@ -135,7 +136,8 @@ def _layers(problem: Problem, members: Members, pairs: _Pairs) -> tuple[LayerTab
     columns["within"] = tensor_groups_inside(whole, island=problem.cluster.node.island).astype(np.int64)
     few, row = distinct(columns)
     strides = dict.fromkeys(("dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp"), np.ones(len(few["tp"]), dtype=np.int64))
-    return layer_table(problem, Rows(columns=few | strides), modules=members.space.modules), row
+    modules = members.space.modules
+    return known_table(layer_table, problem, Rows(columns=few | strides), sets=len(modules), modules=modules), row
 
 
 def _meshes(problem: Problem, members: Members, pairs: _Pairs, *, cut: IntArray, shards: IntArray) -> tuple[MeshTable, IntArray]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, IntArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bound_arrays import SCHEDULE_1F1B, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED
 from shardwright.program.problem import Problem
 from shardwright.runtime.options import ordered
@@ -37,6 +37,15 @@ class Options:
         return len(self.columns["copies"])
 
 
+class Chosen(NamedTuple):
+    """A member: its outer, and the numbers of its zero, recompute and offload options among the space's."""
+
+    outer: int
+    zero: int
+    redo: int
+    offload: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
     """All members: legal and distinct ones by place, the others counted.
@@ -60,6 +69,22 @@ class Members:
     def num_members(self) -> int:
         """Legal, distinct members."""
         return int(self.start[-1])
+
+    def least_of(self, values: FloatArray) -> FloatArray:
+        """(outers,) the least of the values of its members, which lie side by side; inf of none."""
+        least, some = np.full(len(self.outers), np.inf), np.flatnonzero(np.diff(self.start))
+        if len(some):
+            least[some] = np.minimum.reduceat(values, self.start[some])
+        return least
+
+    def chosen(self, place: int) -> Chosen:
+        """What the member at a place has chosen."""
+        outer, inner = int(self.start.searchsorted(place, side="right")) - 1, self.inner
+        redos, offloads = inner.num_redos[inner.redo_key[outer]], len(inner.choices.offload)
+        rest, offload = divmod(place - int(self.start[outer]), offloads)
+        zero, redo = divmod(rest, int(redos))
+        zeros, listed = inner.choices.zero_lists[inner.zero_key[outer]], inner.choices.redo_lists[inner.redo_key[outer]]
+        return Chosen(outer, int(zeros[zero]), int(listed[redo]), offload)
 
 
 def enumerate_members(problem: Problem, space: Space, facts: GridFacts, *, meshes: Meshes | None = None) -> Members:
@@ -159,14 +184,8 @@ def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
 
 def member_grid(members: Members, place: int) -> Grid:
     """The grid of a member."""
-    outer, inner, choices = members.outers.columns, members.inner, members.inner.choices
-    i = int(np.searchsorted(members.start, place, side="right")) - 1
-    rest = place - int(members.start[i])
-    zero_list = [z for z in choices.zero_lists[inner.zero_key[i]].tolist() if z >= 0]
-    redo_list = [r for r in choices.redo_lists[inner.redo_key[i]].tolist() if r >= 0]
-    offloads = len(choices.offload)
-    zero = zero_list[rest // (len(redo_list) * offloads)]
-    redo, space = redo_list[rest // offloads % len(redo_list)], members.space
+    outer, inner, choices, space = members.outers.columns, members.inner, members.inner.choices, members.space
+    i, zero, redo, offload = members.chosen(place)
     mesh: dict[str, Any] = {name: int(column[outer["mesh"][i]]) for name, column in members.meshes.columns.items()}
     holders = mesh["cp"] * mesh["dp"]
     stage, shard = int(inner.stages[zero]), int(space.of("shard")[int(choices.zero_shard[zero])])
@@ -183,7 +202,7 @@ def member_grid(members: Members, place: int) -> Grid:
         shard=0 if not stage or shard == holders else shard,
         recompute=(Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)[mode],
         recompute_layers=0 if k >= int(outer["largest"][i]) else k,
-        offload=int(choices.offload[rest % offloads]),
+        offload=int(choices.offload[offload]),
         schedule=next(name for name, number in SCHEDULES.items() if number == int(outer["schedule"][i])),
         first=space.first,
         last=space.last,

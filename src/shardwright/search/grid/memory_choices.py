@@ -25,11 +25,12 @@ class MemoryColumns:
 
     Args:
         zero_key, redo_key: (outers,) which list applies. stages: of each zero option, as the space has it: `choices.zero_stage` is 0 where
-            there is nothing to shard.
+            there is nothing to shard. num_redos: of each list.
     """
 
     choices: ChoiceArrays
     stages: IntArray
+    num_redos: IntArray
     zero_key: IntArray
     redo_key: IntArray
 
@@ -55,7 +56,8 @@ def memory_choices(
     redo_sets = [_redo_options(space, facts, redos, int(x)) for x in largest]
     z, r = mesh_key.reshape(-1)[outer["mesh"]], redo_key.reshape(-1)
     offloads = len(space.of("offload"))
-    distinct = _counts([len(chosen) for chosen, _ in zero_sets])[z] * _counts([len(chosen) for chosen, _ in redo_sets])[r] * offloads
+    num_redos = _counts([len(chosen) for chosen, _ in redo_sets])
+    distinct = _counts([len(chosen) for chosen, _ in zero_sets])[z] * num_redos[r] * offloads
     legal = _counts([count for _, count in zero_sets])[z] * _counts([count for _, count in redo_sets])[r] * offloads * outer["copies"]
     choices = ChoiceArrays(
         zero_stage=np.array([*(s for s, _ in zeros), *(0 for _ in zeros)], dtype=np.int64),
@@ -68,7 +70,7 @@ def memory_choices(
         redo_lists=_lists([chosen for chosen, _ in redo_sets]),
     )
     stages = np.array([s for s, _ in (*zeros, *zeros)], dtype=np.int64)
-    inner = MemoryColumns(choices=choices, stages=stages, zero_key=z.astype(np.int64), redo_key=r.astype(np.int64))
+    inner = MemoryColumns(choices=choices, stages=stages, num_redos=num_redos, zero_key=z.astype(np.int64), redo_key=r.astype(np.int64))
     return inner, np.concatenate([[0], np.cumsum(distinct)]).astype(np.int64), int(legal.sum())
 
 

@@ -14,8 +14,11 @@ ranks of 2 s, one chunk of two layers each, and 8 microbatches the last rank giv
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -23,16 +26,21 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.chunk_layout import ChunkLayout, layout_of
 from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.degree_rows import Rows
+from shardwright.cost.known_rows import known_table
 from shardwright.errors import StrategyError
+from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
+from shardwright.program.same import Same
 from shardwright.search.grid.columns import Columns, distinct, extended, first_of_each
 from shardwright.search.grid.meshes import Meshes
 from shardwright.search.grid.near_layers import KIND, NearLayers, near_layers
 from shardwright.search.grid.prepare import Prepared, jitters
-from shardwright.search.grid.space import Space
+from shardwright.search.grid.space import Space, Value
 from shardwright.strategy.grid.rules import SCHEDULES, GridFacts
 
 _PLACED = ("tp", "cp", "ep", "etp", "s_tp", "s_cp")
+_LOOKED: Final = 8
+"""Rows of `_looked_at`."""
 MARGIN = 1 - 1e-8
 """B0 adds the same seconds in another order."""
 
@@ -70,6 +78,9 @@ def mesh_bounds(
     """
     if not len(meshes):
         return np.empty(0)
+    # Where replicas and pipeline ranks lie matters to no term.
+    first, place = first_of_each({name: meshes.columns[name] for name in (*_PLACED, "pp", "dp")})
+    meshes = meshes.take(first)
     noise = jitters(problem, meshes.devices) * MARGIN
     if near is None and has_experts(problem):
         near = near_layers(problem, space, facts, meshes.columns)
@@ -77,7 +88,7 @@ def mesh_bounds(
     found = _means(problem, space, facts, meshes, work) * noise
     close = np.flatnonzero(found < until)
     found[close] = _by_rank(problem, space, facts, meshes, work, close) * noise[close]
-    return found
+    return found[place]
 
 
 def has_experts(problem: Problem) -> bool:
@@ -163,7 +174,8 @@ def _priced(problem: Problem, space: Space, facts: GridFacts, kinds: Columns, si
     rows["gather"] = np.where(rows["ulysses"] == rows["cp"], 0, rows["gather"])
     kind, place = rows.pop("kind"), np.tile(np.arange(len(sizes)), len(columns["kind"]))
     ones = np.ones_like(kind)
-    table = layer_table(problem, Rows(columns=rows | dict.fromkeys(("dp", "pp", "s_dp", "s_pp"), ones)), modules=space.modules[:1])
+    placed = Rows(columns=rows | dict.fromkeys(("dp", "pp", "s_dp", "s_pp"), ones))
+    table = known_table(layer_table, problem, placed, modules=space.modules[:1])
     found = np.full((len(table.seconds), len(kinds["tp"]), len(sizes)), np.inf)
     for block, seconds in zip(found, _both_ways(table), strict=True):
         np.minimum.at(block, (kind, place), seconds)
@@ -193,26 +205,43 @@ def _interleaves(space: Space, pp: IntArray, count: IntArray) -> BoolArray:
 
 def _by_rank(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, work: _Work, rows: IntArray) -> FloatArray:
     """The bound of some `rows`, rank by rank."""
-    found, degrees = np.full(len(meshes), np.inf), meshes.columns["pp"]
+    pp, found = meshes.columns["pp"][rows], np.full(len(rows), np.inf)
+    lines = _pipelines(Same(problem.model), tuple(np.unique(pp).tolist()), space.of("vpp"), space.first, space.last, facts.layers)
     plain = any(not SCHEDULES[str(name)] for name in space.of("schedule"))
-    for pp in np.unique(degrees[rows]).tolist():
-        some = rows[degrees[rows] == pp]
-        count, kind = work.count[some], work.kind[some]
-        several = work.legal[some] & _interleaves(space, np.full(1, pp), count)
-        for vpp in map(int, space.of("vpp")):
-            legal = several if vpp > 1 else work.legal[some] & plain
-            if pp * vpp > facts.layers + 2 or not legal.any():
-                continue
-            try:
-                layout = layout_of(problem.model, pp=pp, vpp=vpp, first=space.first, last=space.last)
-            except StrategyError:
-                continue
-            looked = _looked_at(layout)
-            seconds = work.seconds[:, kind]
-            each = np.einsum("rb,bks->rks", looked, seconds)
-            spent = (count * each[: len(looked) // 2] + each[len(looked) // 2 :]).max(axis=0)
-            found[some] = np.minimum(found[some], np.where(legal, spent, np.inf).min(axis=1, initial=np.inf))
-    return found[rows]
+    start, end = (np.searchsorted(lines.pp, pp, side=side) for side in ("left", "right"))
+    some = np.flatnonzero(end > start)
+    if not len(some):
+        return found
+    begin = np.cumsum(end - start) - (end - start)
+    at = np.repeat(some, (end - start)[some])
+    line = np.arange(len(at)) - begin[at] + start[at]
+    count, kind = work.count[rows[at]], work.kind[rows[at]]
+    each = np.einsum("lrb,bks->lkrs", lines.looked, work.seconds)[line, kind]
+    spent = (count[:, None] * each[:, : _LOOKED // 2] + each[:, _LOOKED // 2 :]).max(axis=1)
+    legal = work.legal[rows[at]] & np.where(lines.vpp[line, None] > 1, _interleaves(space, lines.pp[line, None], count), plain)
+    least = np.where(legal, spent, np.inf).min(axis=1, initial=np.inf)
+    found[some] = np.minimum.reduceat(least, begin[some])
+    return found
+
+
+class _Pipelines(NamedTuple):
+    """Ranks and chunks a rank that layers can be dealt to, by rising `pp`; looked: (pipelines, 2 ranks, blocks), see `_looked_at`."""
+
+    pp: IntArray
+    vpp: IntArray
+    looked: FloatArray
+
+
+@lru_cache(maxsize=64)
+def _pipelines(model: Same[Model], ranks: tuple[int, ...], chunks: tuple[Value, ...], first: int, last: int, layers: int) -> _Pipelines:
+    layouts: list[ChunkLayout] = []
+    for pp, vpp in product(ranks, map(int, chunks)):
+        if pp * vpp <= layers + 2:
+            with suppress(StrategyError):
+                layouts.append(layout_of(model.value, pp=pp, vpp=vpp, first=first, last=last))
+    cuts = np.array([(layout.pp, layout.vpp) for layout in layouts], dtype=np.int64).reshape(-1, 2)
+    looked = np.array([_looked_at(layout) for layout in layouts]).reshape(len(layouts), _LOOKED, len(model.value.blocks))
+    return _Pipelines(cuts[:, 0], cuts[:, 1], looked)
 
 
 @lru_cache(maxsize=8192)

@@ -6,7 +6,6 @@ What layers take depends on few degrees; where replicas and pipeline ranks lie m
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -15,9 +14,9 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.degree_rows import Rows
+from shardwright.cost.known_rows import known_table
 from shardwright.cost.parts import CP, EP, TP
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
 from shardwright.runtime.runtime import Options
 from shardwright.search.grid.columns import Columns, distinct, extended
 from shardwright.search.grid.space import Space
@@ -27,8 +26,6 @@ KIND: Final = ("tp", "cp", "ep", "etp")
 _SWITCHES: Final = ("sp", "ulysses", "gather")
 LAYER: Final = (*KIND, *_SWITCHES, "mbs")
 EXCHANGED: Final = (TP, CP, EP)
-_MOST_KEPT: Final = 2**14
-"""Rows over all sets of modules of a table that is kept for the problem's next search."""
 _MOST_ROWS: Final = 2**16
 """Rows over all sets of modules that are priced at once; of more, only those under the first set."""
 
@@ -72,16 +69,14 @@ def near_rows(problem: Problem, columns: Columns, modules: tuple[Options, ...]) 
 
 
 def _priced(problem: Problem, rows: Columns, modules: tuple[Options, ...]) -> NearLayers:
-    few = len(rows["tp"]) * len(modules) <= _MOST_KEPT
-    return (_kept if few else _kept.__wrapped__)(Same(problem), np.stack([rows[name] for name in LAYER]).tobytes(), modules)
+    return known_table(_near, problem, Rows(columns=rows), sets=len(modules), modules=modules)
 
 
-@lru_cache(maxsize=8)
-def _kept(problem: Same[Problem], content: bytes, modules: tuple[Options, ...]) -> NearLayers:
-    columns = dict(zip(LAYER, np.frombuffer(content, dtype=np.int64).reshape(len(LAYER), -1), strict=True))
-    table = layer_table(problem.value, Rows(columns=columns | _lying(columns)), modules=modules)
+def _near(problem: Problem, rows: Rows, *, modules: tuple[Options, ...]) -> NearLayers:
+    columns = rows.columns
+    table = layer_table(problem, Rows(columns=columns | _lying(columns)), modules=modules)
     # What seconds are made of nobody asks a bound.
-    parts = [part for part in range(table.seconds.shape[2]) if part not in EXCHANGED or _nearest_is_fastest(problem.value)]
+    parts = [part for part in range(table.seconds.shape[2]) if part not in EXCHANGED or _nearest_is_fastest(problem)]
     return NearLayers(table=replace(table, seconds=table.seconds[:, :, parts].sum(axis=2, keepdims=True)), columns=columns, modules=modules)
 
 

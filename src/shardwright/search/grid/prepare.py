@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -25,10 +26,12 @@ from shardwright.cost.critical_path import jitter
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.distinct_rows import distinct_rows
+from shardwright.cost.known_rows import known_table
 from shardwright.cost.mesh_table import MeshTable, lies_in_units, mesh_table
 from shardwright.cost.priced import Priced
 from shardwright.cost.step_bytes import reserve_factor
 from shardwright.program.problem import Problem
+from shardwright.program.same import Same
 from shardwright.search.grid.columns import distinct
 from shardwright.search.grid.lined import LineRows, line_rows
 from shardwright.search.grid.members import Members
@@ -60,13 +63,9 @@ class Prepared:
         """Layer rows under one set of modules."""
         return len(self.layers.logits_bytes) // len(self.members.space.modules)
 
-    def outer_of(self, place: int) -> int:
-        """The outer of a member."""
-        return int(np.searchsorted(self.members.start, place, side="right")) - 1
-
     def priced(self, place: int) -> Priced:
         """Where the numbers of a member stand."""
-        i, redo, shard = self._chosen(place)
+        i, redo, shard = self._rows_behind(place)
         return Priced(
             layers=self.layers,
             layer_row=int(self.layer_row[i]) + redo * self.layer_rows,
@@ -77,24 +76,16 @@ class Prepared:
 
     def priced_by_way(self, place: int) -> tuple[Priced, ...]:
         """The same for each way in which the groups of a device of it may lie; of `lines`."""
-        (i, redo, shard), known = self._chosen(place), self.lines
+        (i, redo, shard), known = self._rows_behind(place), self.lines
         assert known is not None
         ways, more, layout = slice(known.start[i], known.start[i + 1]), redo * known.layer_rows, self.layouts[self._pipeline(i)]
         rows = zip((known.layer_row[ways] + more).tolist(), (known.mesh_row[ways] + shard).tolist(), strict=True)
         return tuple([Priced(layers=known.layers, layer_row=one, meshes=known.meshes, mesh_row=two, layout=layout) for one, two in rows])
 
-    def _chosen(self, place: int) -> tuple[int, int, int]:
+    def _rows_behind(self, place: int) -> tuple[int, int, int]:
         """The outer of a member, which set of modules runs again, and which of the space's sharding groups it has."""
-        i, inner, choices = (
-            int(np.searchsorted(self.members.start, place, side="right")) - 1,
-            self.members.inner,
-            self.members.inner.choices,
-        )
-        rest = place - int(self.members.start[i])
-        redos = int((choices.redo_lists[inner.redo_key[i]] >= 0).sum())
-        zero = int(choices.zero_lists[inner.zero_key[i]][rest // (redos * len(choices.offload))])
-        redo = int(choices.redo_lists[inner.redo_key[i]][rest // len(choices.offload) % redos])
-        return i, int(choices.redo_modules[redo]), int(choices.zero_shard[zero])
+        chosen, choices = self.members.chosen(place), self.members.inner.choices
+        return chosen.outer, int(choices.redo_modules[chosen.redo]), int(choices.zero_shard[chosen.zero])
 
     def _pipeline(self, outer: int) -> tuple[int, int]:
         columns = self.members.outers.columns
@@ -104,13 +95,13 @@ class Prepared:
 def prepare(problem: Problem, members: Members) -> Prepared:
     """Price what the members need, each distinct row once."""
     layer_rows, layer_row = _layer_rows(problem, members)
-    layer_rows, place = distinct_rows(problem, layer_rows)
+    layer_rows, place = known_table(distinct_rows, problem, layer_rows)
     layer_row = place[layer_row]
     mesh_rows, shard = _mesh_rows(problem, members)
     return Prepared(
         members=members,
-        layers=layer_table(problem, layer_rows, modules=members.space.modules),
-        meshes=mesh_table(problem, mesh_rows, shard),
+        layers=known_table(layer_table, problem, layer_rows, sets=len(members.space.modules), modules=members.space.modules),
+        meshes=known_table(mesh_table, problem, mesh_rows, shard=shard),
         layer_row=layer_row,
         mesh_row=row_of_mesh(problem, members) * len(members.space.of("shard")),
         layouts=layouts_of(problem, members),
@@ -260,8 +251,12 @@ def least_jitter(problem: Problem, devices: int) -> float:
 def jitters(problem: Problem, devices: IntArray) -> FloatArray:
     """The same of each of many plans, by the number of devices that it uses."""
     numbers, place = np.unique(devices, return_inverse=True)
-    each = np.array([least_jitter(problem, int(number)) for number in numbers])
-    return each[place.reshape(-1)]
+    return _jitters(Same(problem), tuple(numbers.tolist()))[place.reshape(-1)]
+
+
+@lru_cache(maxsize=64)
+def _jitters(problem: Same[Problem], devices: tuple[int, ...]) -> FloatArray:
+    return np.array([least_jitter(problem.value, number) for number in devices])
 
 
 def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:

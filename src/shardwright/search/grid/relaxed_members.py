@@ -15,6 +15,7 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bound_arrays import Costs, Facts
 from shardwright.cost.columns import LayerTable
 from shardwright.cost.communication import axes_of
+from shardwright.cost.known_rows import known_table
 from shardwright.cost.mesh_table import held_table, scale_waits
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import Columns, extended, first_of_each, select
@@ -101,7 +102,7 @@ def _by_members(problem: Problem, members: Members, layers: LayerTable, layer_ro
     """(meshes,) B0 of the best member of each choice, of which none is without any; NO_ROOM where none fits, inf of no choice."""
     meshes, outer = members.meshes, members.outers.columns
     rows = rows_of_meshes(problem, meshes)
-    tables = held_table(problem, rows, rows["cp"] * rows["dp"])
+    tables = known_table(held_table, problem, rows, shard=rows["cp"] * rows["dp"])
     prepared = Prepared(
         members=members,
         layers=layers,
@@ -113,9 +114,7 @@ def _by_members(problem: Problem, members: Members, layers: LayerTable, layer_ro
     numbers = facts_of(problem, devices=members.space.devices, capacity=capacity)
     seconds, _ = bound_with(problem, prepared, _free(costs_of(problem, prepared)), _at_once(numbers))
     found = np.full(len(meshes), np.inf)
-    # Members of an outer lie side by side.
-    least = np.minimum.reduceat(seconds, members.start[:-1])
-    np.minimum.at(found, outer["mesh"], np.minimum(least * MARGIN, NO_ROOM))
+    np.minimum.at(found, outer["mesh"], np.minimum(members.least_of(seconds) * MARGIN, NO_ROOM))
     return found
 
 

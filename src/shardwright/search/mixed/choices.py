@@ -13,7 +13,9 @@ from shardwright.search.grid.space import PINNABLE
 
 FREE: Final = ("tp", "mbs")
 """Axes of stages whose values are chosen from; where the model has experts so is ep."""
-FIXED: Final[Mapping[str, str]] = {"zero": "1", "schedule": "1f1b", "cp": "1", "ep": "1", "etp": "1", "vpp": "1"}
+ZERO: Final = ("1", "2", "3")
+"""Stages that lanes may have."""
+FIXED: Final[Mapping[str, str]] = {"schedule": "1f1b", "cp": "1", "ep": "1", "etp": "1", "vpp": "1"}
 """Axes of which all mixed pipelines have one value; a pin that has it among others leaves the others to the grids of a pool alone."""
 
 Words = tuple[tuple[str, tuple[str, ...]], ...]
@@ -26,7 +28,7 @@ class Choices:
 
     Args:
         pins, excludes: as asked, by axis; grids of a pool alone take them too. tp, ep, mbs: pinned values, () = all. without_tp,
-            without_ep, without_mbs: excluded ones.
+            without_ep, without_mbs: excluded ones. zero: stages that are left, of those that lanes may have.
     """
 
     pins: Words = ()
@@ -37,6 +39,11 @@ class Choices:
     without_tp: tuple[int, ...] = ()
     without_ep: tuple[int, ...] = ()
     without_mbs: tuple[int, ...] = ()
+    zero: tuple[int, ...] = (1, 2, 3)
+
+    def has_zero(self, zero: int) -> bool:
+        """Lanes of this ZeRO stage may be."""
+        return zero in self.zero
 
     def has(self, *, tp: int, ep: int) -> bool:
         """Stages of these degrees may be."""
@@ -77,6 +84,7 @@ def choices_of(pins: Words, excludes: Words, *, pipelines: bool = True, experts:
             if axis in FIXED and axis not in free and (FIXED[axis] in values) != kept:
                 said = f"all pipelines of a mixed cluster have {axis}={FIXED[axis]}"
                 raise UsageError(said, hint=f"leave {axis} free, or plan each kind of device alone")
+    zero = _stages_left(dict(pins).get("zero", ZERO), dict(excludes).get("zero", ()))
     pinned, excluded = ({axis: _degrees(axis, words) for axis, words in some if axis in free} for some in (pins, excludes))
     return Choices(
         pins=tuple(sorted(pins)),
@@ -87,11 +95,21 @@ def choices_of(pins: Words, excludes: Words, *, pipelines: bool = True, experts:
         without_tp=excluded.get("tp", ()),
         without_ep=excluded.get("ep", ()),
         without_mbs=excluded.get("mbs", ()),
+        zero=zero,
     )
 
 
+def _stages_left(pinned: tuple[str, ...], excluded: tuple[str, ...]) -> tuple[int, ...]:
+    left = tuple(int(zero) for zero in ZERO if zero in pinned and zero not in excluded)
+    if not left:
+        raise UsageError(
+            f"all pipelines of a mixed cluster have zero={','.join(ZERO)}", hint="leave one of them, or plan each kind of device alone"
+        )
+    return left
+
+
 def _require_axis(axis: str) -> None:
-    known = (*FREE, *FIXED, *BY_NAME)
+    known = (*FREE, "zero", *FIXED, *BY_NAME)
     if axis in known:
         return
     if axis in PINNABLE:

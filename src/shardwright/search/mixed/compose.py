@@ -12,6 +12,8 @@ from shardwright.compiled import compiled
 from shardwright.search.frames import Dual
 from shardwright.search.mixed.market import Market, Values, prices_of
 from shardwright.search.mixed.place import MixedLane, MixedPlan
+from shardwright.search.mixed.shapes import Shapes
+from shardwright.search.mixed.sharded import ANY
 from shardwright.search.mixed.terms import Ground, Terms
 from shardwright.search.mixed.values import best_cut
 from shardwright.search.mixed.whole import whole_replicas
@@ -48,9 +50,9 @@ def compositions(
         return []
     gains = (done - market.cost(prices_of(dual)))[some]
     ranked = some[np.argsort(-gains, kind="stable")]
-    found = _paired(market, values, unlike(market, ranked, PAIRED), replicas=replicas, grain=grain, most=most)
+    found = _paired(market, values, among(market, values, ranked, PAIRED), replicas=replicas, grain=grain, most=most)
     if lanes > 2:
-        whole = _integer(market, values, unlike(market, ranked, COLUMNS), replicas=replicas, lanes=lanes, grain=grain)
+        whole = _integer(market, values, among(market, values, ranked, COLUMNS), replicas=replicas, lanes=lanes, grain=grain)
         found = [*([whole] if whole is not None else []), *found]
     return found
 
@@ -60,7 +62,12 @@ def _paired(market: Market, values: Values, chosen: IntArray, *, replicas: tuple
     shapes = market.shapes
     devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.int64)
     worth = values.microbatches[chosen] * shapes.mbs[chosen]
-    best, counts = _best_pairs(worth, shapes.use[chosen], devices, replicas[0], replicas[1], grain)
+    least, most_of = shapes.least[chosen], shapes.most[chosen]
+    best, counts = _best_pairs(worth, shapes.use[chosen], least, most_of, devices, replicas[0], replicas[1], grain)
+    if values.frame.sharded:
+        # Others are those of frames in which no lane shards.
+        shards = shapes.sharded[chosen]
+        best[~(shards[:, None] | shards)] = 0
     one, other = np.nonzero(best >= market.batch)
     order = np.lexsort((other, one, -best[one, other]))[:most]
     found = []
@@ -73,32 +80,39 @@ def _paired(market: Market, values: Values, chosen: IntArray, *, replicas: tuple
 
 
 @compiled
-def _best_pairs(worth: IntArray, use: IntArray, devices: IntArray, low: int, high: int, grain: int) -> tuple[IntArray, IntArray]:
-    """(shapes, shapes) most samples of replicas of both, and (shapes, shapes, 2) how many of each; the diagonal is of one shape alone."""
+def _best_pairs(
+    worth: IntArray, use: IntArray, least: IntArray, most: IntArray, devices: IntArray, low: int, high: int, grain: int
+) -> tuple[IntArray, IntArray]:
+    """(shapes, shapes) most samples of replicas of both, and (shapes, shapes, 2) how many of each; the diagonal is of one shape alone.
+
+    Args:
+        least, most: (shapes,) replicas of each.
+    """
     n, pools = use.shape
     best = np.zeros((n, n), dtype=np.int64)
     counts = np.zeros((n, n, 2), dtype=np.int64)
     for i in range(n):
-        room = high
+        room = min(high, most[i])
         for k in range(pools):
             if use[i, k]:
                 room = min(room, devices[k] // use[i, k])
         room = room // grain * grain
-        if room >= low and room > 0:
+        if room >= low and room >= least[i]:
             best[i, i] = room * worth[i]
             counts[i, i, 0] = room
         for j in range(n):
             if i == j:
                 continue
-            for x in range(grain, room + 1, grain):
-                rest = high - x
+            for x in range(-(-least[i] // grain) * grain, room + 1, grain):
+                rest = min(high - x, most[j])
                 for k in range(pools):
                     if use[j, k]:
                         rest = min(rest, (devices[k] - x * use[i, k]) // use[j, k])
                 rest = rest // grain * grain
                 done = x * worth[i] + rest * worth[j]
                 # Each pair once: the shape of more replicas first.
-                if rest > 0 and (x > rest or (x == rest and i < j)) and x + rest >= low and done > best[i, j]:
+                first = x > rest or (x == rest and i < j) or most[i] < ANY or most[j] < ANY
+                if rest >= least[j] and first and x + rest >= low and done > best[i, j]:
                     best[i, j] = done
                     counts[i, j, 0], counts[i, j, 1] = x, rest
     return best, counts
@@ -110,25 +124,37 @@ def _integer(market: Market, values: Values, chosen: IntArray, *, replicas: tupl
     worth = market.samples(values)[chosen]
     devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.float64)
     n, (low, high) = len(chosen), replicas
-    most = most_replicas(shapes.use[chosen], devices, worth, batch=batch, high=high, grain=grain)
+    most = most_replicas(market, chosen, devices, worth, high=high, grain=grain)
     if not most.any():
         return None
     rows = grain * np.concatenate([shapes.use[chosen].T, np.ones((1, n))])
     within = np.array([*np.zeros(len(devices)), low]), np.array([*devices, high])
-    found = whole_replicas(-grain * worth, rows, within, most=most, others=np.zeros(0), shapes=lanes)
+    least = -(-shapes.least[chosen] // grain)
+    found = whole_replicas(-grain * worth, rows, within, least=least, most=most, others=np.zeros(0), shapes=lanes)
     if found is None:
         return None
     many = grain * found
     used = np.flatnonzero(many)
     enough = worth @ many >= batch and (shapes.use[chosen].T @ many <= devices).all()
+    enough &= not values.frame.sharded or bool(shapes.sharded[chosen[used]].any())
     return Composition(shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]) if enough else None
 
 
-def most_replicas(use: IntArray, devices: FloatArray, worth: FloatArray, *, batch: int, high: int, grain: int) -> FloatArray:
-    """(shapes,) times `grain` replicas of each that there is room and work for."""
-    most = np.minimum((devices / np.maximum(use, 1e-9)).min(axis=1), np.ceil(batch / worth))
-    result: FloatArray = np.floor(np.minimum(most, high) / grain)
-    return result
+def most_replicas(market: Market, chosen: IntArray, devices: FloatArray, worth: FloatArray, *, high: int, grain: int) -> FloatArray:
+    """(chosen,) times `grain` replicas of each shape that there is room and work for; 0 where a lane that shards has too few then."""
+    shapes = market.shapes
+    most = np.minimum((devices / np.maximum(shapes.use[chosen], 1e-9)).min(axis=1), np.ceil(market.batch / worth))
+    result: FloatArray = np.floor(np.minimum(np.minimum(most, high), shapes.most[chosen]) / grain)
+    return np.where(result * grain >= shapes.least[chosen], result, 0.0)
+
+
+def among(market: Market, values: Values, ranked: IntArray, most: int) -> IntArray:
+    """Shapes that compositions choose from: where some lane is to shard, some that do and some that do not."""
+    if not values.frame.sharded:
+        return unlike(market, ranked, most)
+    shards = market.shapes.sharded[ranked]
+    some = unlike(market, ranked[shards], most // 2)
+    return np.concatenate([some, unlike(market, ranked[~shards], most - len(some))])
 
 
 def unlike(market: Market, ranked: IntArray, most: int) -> IntArray:
@@ -144,12 +170,13 @@ def unlike(market: Market, ranked: IntArray, most: int) -> IntArray:
     return np.array(kept, dtype=np.int64)
 
 
-def dealt(composition: Composition, mbs: IntArray, *, batch: int) -> list[tuple[int, int, int]]:
+def dealt(composition: Composition, known: Shapes, *, batch: int) -> list[tuple[int, int, int]]:
     """(shape, replicas, microbatches) that do the batch exactly, with microbatches as near to the most as can be; [] = there are none.
 
     A shape of which some replicas do one microbatch less becomes two lanes.
     """
-    each = composition.replicas * mbs[composition.shapes]
+    mbs, whole = (column[composition.shapes] for column in (known.mbs, known.most))
+    each = composition.replicas * mbs
     most = composition.microbatches
     found: list[tuple[float, tuple[int, ...]]] = []
     for less in product(*(range(min(NEAR, int(m) - 1) + 1) for m in most[:-1])):
@@ -161,13 +188,15 @@ def dealt(composition: Composition, mbs: IntArray, *, batch: int) -> list[tuple[
     shapes, replicas = composition.shapes.tolist(), composition.replicas.tolist()
     if found:
         return list(zip(shapes, replicas, min(found)[1], strict=True))
-    return _split(shapes, replicas, most.tolist(), mbs[composition.shapes].tolist(), batch)
+    return _split(shapes, replicas, most.tolist(), mbs.tolist(), whole.tolist(), batch)
 
 
-def _split(shapes: list[int], replicas: list[int], most: list[int], mbs: list[int], batch: int) -> list[tuple[int, int, int]]:
-    """The same with one shape in two lanes."""
+def _split(
+    shapes: list[int], replicas: list[int], most: list[int], mbs: list[int], whole: list[int], batch: int
+) -> list[tuple[int, int, int]]:
+    """The same with one shape in two lanes: not one that shards, whose replicas are those of a class (`whole`: (shapes,) at most)."""
     over = sum(x * b * m for x, b, m in zip(replicas, mbs, most, strict=True)) - batch
-    for place in np.argsort([-x for x in replicas], kind="stable").tolist():
+    for place in (place for place in np.argsort([-x for x in replicas], kind="stable").tolist() if whole[place] >= ANY):
         less, rest = divmod(over, mbs[place])
         down, few = divmod(less, replicas[place])
         if rest == 0 and most[place] - down > (few > 0):

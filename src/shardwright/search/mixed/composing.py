@@ -17,7 +17,7 @@ from shardwright.search.mixed.bench import Bench, Stock
 from shardwright.search.mixed.compose import compositions, dealt
 from shardwright.search.mixed.incumbents import Lanes, MixedCandidate, Standing, candidate
 from shardwright.search.mixed.market import Market, Values
-from shardwright.search.mixed.terms import replica_edges
+from shardwright.search.mixed.terms import first_frames, replica_edges
 
 RISE, COARSEST = 0.01, 0.04
 """Share of a limit by which the next is later; at most, where frames stay closed."""
@@ -33,6 +33,8 @@ FEW = 150_000
 """Shapes of which as many limits are looked at as are asked for; of twice as many half."""
 LANES = 2
 """Shapes of a composition at most on two pools; one more for each further pool."""
+OTHERS = 4
+"""Times as many looks, and simulations, plans have in which no lane shards as those have in which one does, where there are both."""
 AT_ONCE = 4
 """Limits of a market that are looked at at once, whatever the workers."""
 
@@ -78,7 +80,7 @@ def looked(stock: Stock, look: Look) -> Seen:
     dual, values = market.priced(look.frame, look.limit_s, start=values, thorough=True)
     lanes, node = max(LANES, len(pools)), max(pool.node for pool in pools)
     found = [
-        dealt(one, market.shapes.mbs, batch=market.batch)
+        dealt(one, market.shapes, batch=market.batch)
         for grain in dict.fromkeys((node, 1))
         for one in compositions(market, dual, values, replicas=look.frame.replicas, lanes=lanes, grain=grain, most=PAIRS)
     ]
@@ -96,6 +98,7 @@ class Composing:
         waiting: a heap. A frame that prices close at a limit waits for one that is later by its step, twice as far each time; one that
             they do not waits for the next level.
         left: limits at which compositions are still looked for in this round. under_way: looks, each of which may be at such a limit.
+        share: part of the looks of a round that it has.
     """
 
     market: Market
@@ -103,6 +106,7 @@ class Composing:
     waiting: list[tuple[tuple[float, int], Look]]
     left: int = 0
     under_way: int = 0
+    share: int = 1
 
     def next(self, standing: Standing) -> Look | None:
         """The smallest limit, taken from the heap; None = there is none to be looked at now."""
@@ -129,16 +133,23 @@ class Composing:
 
 
 def composing_of(standing: Standing, bench: Bench, markets: Sequence[tuple[Options, Market]]) -> list[Composing]:
-    """Every frame of each market, from the limit on at which prices no longer close them all together."""
+    """Every frame of each market, from the limit on at which prices no longer close them all together; plans in which some lane shards
+    apart.
+    """
     most = min(standing.best_s * WORTH, LONGEST_STEP_S)
-    firsts = bench.map(_first_of, [First(market=bench.place(market), most=most) for _, market in markets])
-    return [_begun(bench, market, options, *first) for (options, market), first in zip(markets, firsts, strict=True)]
+    asked = [
+        (options, First(market=bench.place(market), frame=frame, most=most))
+        for options, market in markets
+        for frame in whole_frames(market)
+    ]
+    firsts = bench.map(_first_of, [first for _, first in asked])
+    return [_begun(bench, options, first, *found) for (options, first), found in zip(asked, firsts, strict=True)]
 
 
 def look_at_limits(standing: Standing, bench: Bench, composing: Sequence[Composing], *, most: int) -> None:
     """Let compositions wait for their simulation, at so many limits of each market at most, the smallest first."""
     for one in composing:
-        one.left = max(most * FEW // max(len(one.market.shapes), FEW), 1)
+        one.left = max(most * FEW // max(len(one.market.shapes), FEW) // one.share, 1)
     begun = deque[tuple[Composing, Look]]()
 
     def ask() -> Look | None:
@@ -156,38 +167,47 @@ def look_at_limits(standing: Standing, bench: Bench, composing: Sequence[Composi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First:
-    """A market whose first limit is asked for: its place on the bench, and the latest limit."""
+    """A frame whose first limit is asked for, its market's place on the bench, and the latest limit."""
 
     market: int
+    frame: Frame
     most: float
 
 
 def _first_of(stock: Stock, asked: First) -> tuple[float, Values | None]:
     market = stock.markets[asked.market]
-    return first_limit(market, whole_frame(market), most=asked.most)
+    return first_limit(market, asked.frame, most=asked.most)
 
 
-def _begun(bench: Bench, market: Market, options: Options, first: float, values: Values | None) -> Composing:
-    place, waiting = bench.place(market), []
-    for turn, frame in enumerate(composed_frames(market) if values is not None else []):
+def _begun(bench: Bench, options: Options, asked: First, limit_s: float, values: Values | None) -> Composing:
+    market, waiting = bench.stock.markets[asked.market], []
+    for turn, frame in enumerate(composed_frames(asked.frame) if values is not None else []):
         assert values is not None
-        look = Look(market=place, options=options, turn=turn, frame=frame, limit_s=first, step=RISE, left=LEVELS, values=values)
+        look = Look(market=asked.market, options=options, turn=turn, frame=frame, limit_s=limit_s, step=RISE, left=LEVELS, values=values)
         waiting.append((look.rank, look))
-    return Composing(market=market, options=options, waiting=waiting)
+    share = OTHERS if asked.frame.sharded and not first_frames(market.ground)[0].sharded else 1
+    return Composing(market=market, options=options, waiting=waiting, share=share)
 
 
-def composed_frames(market: Market) -> list[Frame]:
+def composed_frames(whole: Frame) -> list[Frame]:
     """Frames that compositions are asked of: replicas from one power of two to the next, in halves."""
-    ground = market.ground
-    edges = [*(edge for edge in replica_edges(ground.most_replicas) if edge <= ground.most_replicas), ground.most_replicas + 1]
-    ranges = [(low, high - 1) for low, high in pairwise(edges)]
-    return [Frame(replicas=some, tp=ground.least_tp, nodes=(0.0, ground.nodes)) for some in ranges]
+    most = whole.replicas[1]
+    edges = [*(edge for edge in replica_edges(most) if edge <= most), most + 1]
+    return [replace(whole, replicas=(low, high - 1)) for low, high in pairwise(edges)]
 
 
-def whole_frame(market: Market) -> Frame:
+def whole_frames(market: Market) -> tuple[Frame, ...]:
+    """The frames of plans that are composed: of some of the pools those alone in which no lane shards, unless all do. Plans of one lane are
+    looked at one by one.
+    """
+    frames = tuple(frame for frame in first_frames(market.ground) if not frame.alone)
+    return frames if market.is_whole else frames[:1]
+
+
+def whole_frame(market: Market, *, sharded: bool = False, alone: bool = False) -> Frame:
     """The frame of any number of replicas."""
     ground = market.ground
-    return Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes))
+    return Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes), sharded=sharded, alone=alone)
 
 
 def first_limit(market: Market, frame: Frame, *, most: float) -> tuple[float, Values | None]:

@@ -15,12 +15,12 @@ from shardwright.errors import InfeasibleError
 from shardwright.hardware.cluster import Cluster
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
-from shardwright.search.frames import Frame
 from shardwright.search.mixed.incumbents import Standing
 from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.meshes import StageMesh
 from shardwright.search.mixed.place import MixedPlan, general_plan
 from shardwright.search.mixed.tables import StageTable
-from shardwright.search.mixed.terms import Ground
+from shardwright.search.mixed.terms import Ground, first_frames
 
 MOST = 64
 """Clusters of fewer nodes that are looked at; where there are more, none is: a search of each takes as long as of the whole."""
@@ -73,15 +73,19 @@ def _is_closed(market: Market, counts: tuple[int, ...], limit_s: float) -> bool:
     pools = market.ground.table.pools
     devices = np.array([count * pool.node for count, pool in zip(counts, pools, strict=True)], dtype=np.float64)
     fewer, nodes = replace(market, devices=devices), float(sum(counts))
-    frame = Frame(replicas=(1, market.ground.most_replicas), tp=market.ground.least_tp, nodes=(0.0, nodes))
-    return fewer.priced(frame, limit_s)[0].samples < market.batch
+    frames = (replace(frame, nodes=(0.0, nodes)) for frame in first_frames(market.ground))
+    return all(fewer.priced(frame, limit_s)[0].samples < market.batch for frame in frames)
 
 
 def _renamed(table: StageTable, other: StageTable, pools: list[int], plan: MixedPlan) -> MixedPlan:
     """The plan with the rows of another table. Args: pools: of the other one, which those of the first are."""
-    number = {(int(other.pool[row]), other.mesh(row), int(other.mbs[row])): row for row in range(len(other))}
+
+    def key(of: StageTable, row: int, pool: int) -> tuple[int, StageMesh, int, int, int, bool]:
+        return pool, of.mesh(row), int(of.mbs[row]), int(of.zero[row]), int(of.least[row]), row < of.several
+
+    number = {key(other, row, int(other.pool[row])): row for row in range(len(other))}
 
     def row_of(row: int) -> int:
-        return number[pools[int(table.pool[row])], table.mesh(row), int(table.mbs[row])]
+        return number[key(table, row, pools[int(table.pool[row])])]
 
     return MixedPlan(lanes=tuple(replace(lane, rows=tuple(row_of(row) for row in lane.rows)) for lane in plan.lanes))

@@ -21,7 +21,7 @@ from shardwright.search.mixed.bench import Bench
 from shardwright.search.mixed.bound import Closing, aimed_at, lower_bound
 from shardwright.search.mixed.certified import certified
 from shardwright.search.mixed.choices import Choices
-from shardwright.search.mixed.composing import composing_of, look_at_limits
+from shardwright.search.mixed.composing import OTHERS, composing_of, look_at_limits
 from shardwright.search.mixed.fewer import look_at_fewer
 from shardwright.search.mixed.incumbents import Standing, simulate_best
 from shardwright.search.mixed.market import Market
@@ -34,6 +34,7 @@ from shardwright.search.mixed.polish import polish
 from shardwright.search.mixed.pools import pools_of
 from shardwright.search.mixed.recompute import MOST_STAGES
 from shardwright.search.mixed.runners import runners_of, simulate_behind
+from shardwright.search.mixed.sharded import PLAIN, zero_stages
 from shardwright.search.mixed.tables import MICROBATCHES, why_alone
 from shardwright.search.mixed.terms import Ground
 from shardwright.search.request import SEARCH_MEMORY
@@ -199,11 +200,14 @@ def _narrowed(
     for options, market in markets.items():
         look_at_one_shape(standing, bench, market, options)
     composing = composing_of(standing, bench, parts)
+    all_sharded = all(one.share == 1 and one.market.shapes.sharded.all() for one in composing)
     proved_s = inf
     for number, (limits, most) in enumerate(ROUNDS):
         say("compose and simulate", number)
         look_at_limits(standing, bench, composing, most=limits)
-        simulate_best(standing, bench, grounds, most=most * len(composing))
+        simulate_best(standing, bench, grounds, most=most * sum(one.share == 1 for one in composing), sharded=all_sharded)
+        if not all_sharded:
+            simulate_best(standing, bench, grounds, most=max(most // OTHERS, 1) * sum(one.share > 1 for one in composing), sharded=True)
         if standing.best is not None and found[0] >= aimed_at(standing.best_s, tolerance):
             break
         if number in PROVED:
@@ -279,5 +283,18 @@ def pipelines_space(problem: Problem, rows: tuple[Options, ...], choices: Choice
         f"{devices}; any number of replicas of any pipelines of at most two "
         f"runs of like stages, {MOST_STAGES} stages in all, a stage on one pool with {stage}; mbs {{{sizes}}}, any cut of "
         f"the layers{cuts}, each stage recomputes any number of its first layers in full and of the next ones selectively, 1F1B, "
-        f"zero1 over all replicas, any shares of the batch, any idle devices; options of the runtime {{{options}}}"
+        f"{_lanes_space(problem, choices)}, any shares of the batch, any idle devices; options of the runtime {{{options}}}"
     )
+
+
+def _lanes_space(problem: Problem, choices: Choices) -> str:
+    """What lanes shard, in words and values."""
+    stages = zero_stages(problem, choices)
+    if stages.every == (PLAIN,):
+        return "zero1 over all replicas"
+    of_all = "zero1 over all replicas of a lane that shares no more, or " if PLAIN in stages.every else ""
+    several = [str(zero) for zero in stages.several if zero != PLAIN]
+    beside = ""
+    if several != [str(zero) for zero in stages.one]:
+        beside = f", {{{', '.join(several)}}} in pipelines of several stages" if several else ", in pipelines of one stage"
+    return f"{of_all}zero {{{', '.join(map(str, stages.one))}}} over the two or more replicas of one shape{beside}"

@@ -37,13 +37,14 @@ class MixedCandidate:
 
     Args:
         seconds: that its stages leave at least. likely_s: the same with sums as slow as the slowest lane's; by these it waits its
-            turn. kinds: the rows of its lanes, which are tried in turn.
+            turn. kinds: the rows of its lanes, which are tried in turn. sharded: some lane shards.
     """
 
     seconds: float
     likely_s: float
     plan: MixedPlan
     options: Options
+    sharded: bool = False
 
     @property
     def kinds(self) -> tuple[tuple[int, ...], ...]:
@@ -161,13 +162,15 @@ def candidate(market: Market, lanes: Lanes, limit_s: float, options: Options) ->
     """Some lanes, each cut as well as can be; None where no cut fits."""
     total = sum(replicas for _, replicas, _ in lanes)
     tp = min(int(market.shapes.tp[shape]) for shape, _, _ in lanes)
-    frame = Frame(replicas=(total, total), tp=tp, nodes=(0.0, market.ground.nodes))
+    sharded = any(bool(market.shapes.sharded[shape]) for shape, _, _ in lanes)
+    frame = Frame(replicas=(total, total), tp=tp, nodes=(0.0, market.ground.nodes), sharded=sharded, alone=sharded and len(lanes) == 1)
     cut = cut_lanes(market.ground, market.terms(frame), market, lanes, limit_s=limit_s * LOOSE)
     if cut is None:
         return None
     plan, slowest = cut
     seconds = slowest * market.ground.jitter(frame_of(market.ground.table, plan))
-    return MixedCandidate(seconds=seconds, likely_s=seconds + likely_later(market, plan), plan=plan, options=options)
+    likely = seconds + likely_later(market, plan)
+    return MixedCandidate(seconds=seconds, likely_s=likely, plan=plan, options=options, sharded=sharded)
 
 
 def simulated(problem: Problem, plan: Plan) -> SimulatedPlan | None:
@@ -185,13 +188,17 @@ def simulated_there(stock: Stock, asked: Simulating) -> Step | None:
     return None if done is None else Step(seconds=done.step_time_s, whole=done if asked.whole else None)
 
 
-def simulate_best(standing: Standing, bench: Bench, grounds: Mapping[Options, Ground], *, most: int) -> None:
-    """Simulate the most promising of the waiting plans, at most so many: the best of each kind in turn, as long as it may be the best."""
+def simulate_best(standing: Standing, bench: Bench, grounds: Mapping[Options, Ground], *, most: int, sharded: bool = False) -> None:
+    """Simulate the most promising of the waiting plans, at most so many: the best of each kind in turn, as long as it may be the best.
+
+    Args:
+        sharded: of those plans in which some lane shards, or else in which none does.
+    """
     places = {options: bench.place_of(ground) for options, ground in grounds.items()}
     tried = 0
-    while standing.waiting and tried < most and not standing.ends():
+    while any(one.sharded == sharded for one in standing.waiting) and tried < most and not standing.ends():
         standing.set_aside()
-        turn, begun = islice(_in_turn(standing), most - tried), deque[MixedCandidate]()
+        turn, begun = islice(_in_turn(standing, sharded=sharded), most - tried), deque[MixedCandidate]()
 
         def ask(turn: Iterator[MixedCandidate] = turn, begun: deque[MixedCandidate] = begun) -> Simulating | None:
             one = next((one for one in turn if one.seconds < standing.best_s), None)
@@ -207,13 +214,13 @@ def simulate_best(standing: Standing, bench: Bench, grounds: Mapping[Options, Gr
             tried += 1
 
 
-def _in_turn(standing: Standing) -> Iterator[MixedCandidate]:
+def _in_turn(standing: Standing, *, sharded: bool) -> Iterator[MixedCandidate]:
     """The best waiting plan of each kind: kinds of which a plan was simulated by their fastest, others by the least that theirs take."""
     done: dict[object, float] = {}
     for seconds, _, plan, options in standing.ranked:
         kinds = MixedCandidate(seconds=seconds, likely_s=seconds, plan=plan, options=options).kinds
         done[kinds] = min(done.get(kinds, inf), seconds)
     best: dict[object, MixedCandidate] = {}
-    for one in sorted(standing.waiting, key=lambda one: one.likely_s):
+    for one in sorted((one for one in standing.waiting if one.sharded == sharded), key=lambda one: one.likely_s):
         best.setdefault(one.kinds, one)
     return iter(sorted(best.values(), key=lambda one: done.get(one.kinds, one.likely_s)))

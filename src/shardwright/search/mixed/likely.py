@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.pattern import LAYER
-from shardwright.search.mixed.place import MixedPlan, frame_of
+from shardwright.search.mixed.place import MixedPlan, frame_of, zero_of
 from shardwright.search.mixed.sums import GATHER, REDUCE
 from shardwright.search.mixed.values import PIECES
 
 
 def likely_later(market: Market, plan: MixedPlan) -> float:
-    """Seconds by which the slowest first stage begins and ends later than its terms say.
+    """Seconds by which the slowest first stage begins and ends later than its terms say; of plans with a lane that shards nothing is known.
 
     Its first layers are summed with the first ones of every other lane, and the slowest of them decides: each as with all replicas on
     devices of its own pool, cut as it is. Other stages end sooner.
     """
     table, terms = market.ground.table, market.terms(frame_of(market.ground.table, plan))
+    if any(zero_of(table, lane) > 1 for lane in plan.lanes):
+        return 0.0
     first = [lane.stage_rows()[0] for lane in plan.lanes]
     members = sum(lane.replicas * table.mesh(row).dp for row, lane in zip(first, plan.lanes, strict=True))
     each = [market.ground.sums.of_row(row, members=members, replicas=plan.replicas)[:, LAYER] for row in first]

@@ -47,7 +47,8 @@ class Market:
     """Shapes on their ground.
 
     Args:
-        devices: (pools,) that there are. use_of, first: see `shapes.alike_use`. kept: terms of frames, as they were asked for.
+        devices: (pools,) that there are. use_of, first: see `shapes.alike_use`. is_whole: the shapes are all of them. kept: terms of
+            frames, as they were asked for.
     """
 
     ground: Ground
@@ -55,6 +56,7 @@ class Market:
     devices: FloatArray
     use_of: IntArray
     first: IntArray
+    is_whole: bool = True
     kept: dict[Frame, Terms] = field(default_factory=dict)
 
     @staticmethod
@@ -87,9 +89,19 @@ class Market:
             limit = limit_s / self.ground.jitter(frame)
             least = start.microbatches if start is not None else None
             upper = most_by_work(self.terms(frame), self.shapes, batch=self.batch, limit=limit, least=least)
-        upper[self.shapes.tp < frame.tp] = 0
+        upper[~self._in_frame(frame)] = 0
         active = start.active if start is not None else np.zeros(0, dtype=np.int64)
         return Values(frame=frame, limit_s=limit_s, microbatches=upper, exact=upper == 0, active=active)
+
+    def _in_frame(self, frame: Frame) -> BoolArray:
+        """(shapes,) those that plans of the frame may have."""
+        shapes = self.shapes
+        within = shapes.tp >= frame.tp
+        if shapes.sharded.any():
+            low, high = frame.replicas
+            lanes = frame.sharded & shapes.sharded & (shapes.least <= high)
+            within &= lanes & (shapes.most >= low) if frame.alone else lanes | ~shapes.sharded
+        return within
 
     def refine(self, values: Values, which: IntArray, *, above: IntArray | None = None) -> None:
         """Make the values of some shapes exact; of those that do no more microbatches than `above` (per shape) that is all that is found
@@ -181,11 +193,15 @@ class Market:
         return ranked[np.sort(first)[:_JOIN]]
 
     def look_near(self, values: Values, prices: Prices) -> None:
-        """Make the values of shapes that are nearest to their price exact: those that compositions choose from."""
-        near = np.flatnonzero(~values.exact & (values.microbatches > 0))
-        gains = (self.samples(values) - self.cost(prices))[near]
-        most = min(_NEAR, len(near))
-        self.refine(values, np.sort(near[np.argpartition(-gains, most - 1)[:most]]) if most else near)
+        """Make the values of shapes that are nearest to their price exact, of lanes that shard and of others: those that compositions
+        choose from.
+        """
+        open_to = ~values.exact & (values.microbatches > 0)
+        gains = self.samples(values) - self.cost(prices)
+        for which in (~self.shapes.sharded, self.shapes.sharded) if values.frame.sharded else (~self.shapes.sharded,):
+            near = np.flatnonzero(open_to & which)
+            most = min(_NEAR, len(near))
+            self.refine(values, np.sort(near[np.argpartition(-gains[near], most - 1)[:most]]) if most else near)
 
     def cost(self, prices: Prices) -> FloatArray:
         """(shapes,) what a replica of each costs."""
@@ -231,7 +247,7 @@ class Market:
         others = [pool for pool in range(len(self.ground.table.pools)) if pool not in pools]
         shapes = self.shapes.take(np.flatnonzero((self.shapes.use[:, others] == 0).all(axis=1)))
         use_of, first = alike_use(shapes)
-        return replace(self, shapes=shapes, use_of=use_of, first=first)
+        return replace(self, shapes=shapes, use_of=use_of, first=first, is_whole=False)
 
 
 @compiled
@@ -263,4 +279,5 @@ def prices_of(dual: Dual) -> Prices:
 def _inside(frame: Frame, around: Frame) -> bool:
     """Every plan of a frame is one of the other."""
     within = (around.replicas, frame.replicas), (around.nodes, frame.nodes)
-    return frame.tp >= around.tp and all(a[0] <= f[0] and f[1] <= a[1] for a, f in within)
+    alike = (frame.sharded, frame.alone) == (around.sharded, around.alone)
+    return alike and frame.tp >= around.tp and all(a[0] <= f[0] and f[1] <= a[1] for a, f in within)

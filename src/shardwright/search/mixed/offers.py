@@ -11,7 +11,7 @@ from shardwright.arrays import IntArray
 from shardwright.cost.spending import SECONDS_PER_HOUR
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Floor
-from shardwright.search.mixed.compose import COLUMNS, Composition, dealt, most_replicas, unlike
+from shardwright.search.mixed.compose import COLUMNS, Composition, among, dealt, most_replicas
 from shardwright.search.mixed.composing import composed_frames
 from shardwright.search.mixed.floors import Known, floor_of, with_rates
 from shardwright.search.mixed.incumbents import MixedCandidate, Standing
@@ -19,6 +19,7 @@ from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.place import MixedPlan, devices_of, general_plan
 from shardwright.search.mixed.prices import Prices
 from shardwright.search.mixed.tariff import Tariff
+from shardwright.search.mixed.terms import first_frames
 from shardwright.search.mixed.whole import whole_replicas
 from shardwright.simulator.predict import step_spending
 from shardwright.simulator.simulate import SimulatedPlan
@@ -93,9 +94,10 @@ def look_at(book: Book, markets: dict[Options, Market], limit_s: float, *, known
     Args:
         known: of each market's frames, kept from limit to limit. timed: plans that take as little as others and end earlier count too.
     """
-    for options, market in markets.items():
+    for options, whole in [(options, whole) for options, market in markets.items() for whole in first_frames(market.ground)]:
+        market = markets[options]
         floors = []
-        for frame in composed_frames(market):
+        for frame in composed_frames(whole):
             if book.ends():
                 return
             floors.append(floor_of(market, book.tariff, frame, limit_s, known[options]))
@@ -115,7 +117,7 @@ def _compose(book: Book, market: Market, floor: Floor, values: Values, options: 
     market.look_near(values, prices)
     some = np.flatnonzero(values.exact & (values.microbatches > 0))
     ranked = some[np.argsort((market.cost(prices) - market.samples(values))[some], kind="stable")]
-    chosen = unlike(market, ranked, COLUMNS)
+    chosen = among(market, values, ranked, COLUMNS)
     if not len(chosen):
         return
     node = max(pool.node for pool in market.ground.table.pools)
@@ -123,7 +125,7 @@ def _compose(book: Book, market: Market, floor: Floor, values: Values, options: 
         for grain in dict.fromkeys((node, 1)):
             found = _cheapest(book, market, values, chosen, replicas=floor.frame.replicas, lanes=lanes, grain=grain)
             if found is not None:
-                lanes_of = dealt(found, market.shapes.mbs, batch=market.batch)
+                lanes_of = dealt(found, market.shapes, batch=market.batch)
                 book.standing.consider(market, lanes_of, floor.limit_s, options)
 
 
@@ -134,7 +136,7 @@ def _cheapest(
     tariff, shapes, pools = book.tariff, market.shapes, market.ground.table.pools
     use, worth = shapes.use[chosen], market.samples(values)[chosen]
     devices, n, (low, high) = np.array([pool.devices for pool in pools], dtype=np.float64), len(chosen), replicas
-    most = most_replicas(use, devices, worth, batch=market.batch, high=high, grain=grain)
+    most = most_replicas(market, chosen, devices, worth, high=high, grain=grain)
     if not most.any():
         return None
     k, packs = len(pools), devices / tariff.sizes
@@ -147,7 +149,8 @@ def _cheapest(
     lower = np.concatenate([np.full(k, -np.inf), [low, 1.0, 0.0]])
     upper = np.concatenate([np.zeros(k), [high, np.inf, book.budget]])
     costs = np.concatenate([np.zeros(n), taken / taken.max()])
-    found = whole_replicas(costs, rows, (lower, upper), most=most, others=np.floor(packs), shapes=lanes)
+    least = -(-shapes.least[chosen] // grain)
+    found = whole_replicas(costs, rows, (lower, upper), least=least, most=most, others=np.floor(packs), shapes=lanes)
     if found is None:
         return None
     many = grain * found

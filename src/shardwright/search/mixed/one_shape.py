@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 import numpy as np
 
 from shardwright.cost.model_flops import LONGEST_STEP_S
 from shardwright.runtime.runtime import Options
-from shardwright.search.frames import Frame
 from shardwright.search.mixed.bench import Bench, Stock
 from shardwright.search.mixed.composing import WORTH, whole_frame
 from shardwright.search.mixed.incumbents import LOOSE, Lanes, MixedCandidate, Standing, candidate
@@ -41,7 +40,15 @@ def look_at_one_shape(standing: Standing, bench: Bench, market: Market, options:
     if standing.ends():
         return
     limit = standing.best_s * WORTH if isfinite(standing.best_s) else LONGEST_STEP_S
-    whole, place = market.values(whole_frame(market), limit), bench.place(market)
+    place, shapes = bench.place(market), market.shapes
+    # Lanes of one stage that shard are grids of a pool.
+    several = bool((shapes.sharded & (shapes.stages.sum(axis=1) > 1)).any())
+    for sharded in (*((False,) if not shapes.sharded.all() else ()), *((True,) if several else ())):
+        _look_at_equal(standing, bench, market, options, market.values(whole_frame(market, sharded=sharded, alone=sharded), limit), place)
+
+
+def _look_at_equal(standing: Standing, bench: Bench, market: Market, options: Options, whole: Values, place: int) -> None:
+    limit = whole.limit_s
     counts = [replicas for replicas in range(1, market.ground.most_replicas + 1) if market.batch % replicas == 0]
     asked = [Equal(market=place, options=options, replicas=replicas, limit_s=limit, whole=whole) for replicas in counts]
     for found in bench.map(shapes_that_end, asked):
@@ -52,13 +59,14 @@ def look_at_one_shape(standing: Standing, bench: Bench, market: Market, options:
 def shapes_that_end(stock: Stock, asked: Equal) -> list[tuple[Lanes, MixedCandidate | None]]:
     """Lanes that do the batch by the limit, cut, of the shapes that fill most of the cluster."""
     market, replicas = stock.markets[asked.market], asked.replicas
-    shapes, ground = market.shapes, market.ground
+    shapes = market.shapes
     each = np.where(market.batch % (replicas * shapes.mbs) == 0, market.batch // (replicas * shapes.mbs), 0)
     room = (each > 0) & (replicas * shapes.use <= market.devices).all(axis=1) & (asked.whole.microbatches >= each)
+    room &= (shapes.sharded == asked.whole.frame.sharded) & (shapes.least <= replicas) & (replicas <= shapes.most)
     which = np.flatnonzero(room)
     if not len(which):
         return []
-    frame = Frame(replicas=(replicas, replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes))
+    frame = replace(asked.whole.frame, replicas=(replicas, replicas))
     values = market.values(frame, asked.limit_s, asked.whole)
     values.microbatches = np.minimum(values.microbatches, each)
     # Those that fill most of the cluster first: few others can be best.

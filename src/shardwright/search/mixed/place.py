@@ -17,7 +17,7 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import FULL, chunk_items, grid_placements, grid_shards
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Named
-from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.plan import Plan, Shards
 from shardwright.strategy.plan.stages import How, Keep, Stage
 
 
@@ -85,13 +85,24 @@ def frame_of(table: StageTable, plan: MixedPlan) -> Frame:
     """The least frame that a plan is in."""
     tp = min(int(table.tp[row]) for lane in plan.lanes for row in lane.rows)
     nodes = sum(used / pool.node for used, pool in zip(devices_of(table, plan), table.pools, strict=True))
-    return Frame(replicas=(plan.replicas, plan.replicas), tp=tp, nodes=(nodes, nodes))
+    sharded, many = any(zero_of(table, lane) > 1 for lane in plan.lanes), (plan.replicas, plan.replicas)
+    return Frame(replicas=many, tp=tp, nodes=(nodes, nodes), sharded=sharded, alone=sharded and len(plan.lanes) == 1)
+
+
+def zero_of(table: StageTable, lane: MixedLane) -> int:
+    """The ZeRO stage of a lane."""
+    return int(table.zero[lane.rows[0]])
 
 
 def sharers_of(table: StageTable, plan: MixedPlan) -> Sharers:
-    """Who shares states; of each lane's runs the one of the fewest members counts, so that what fits so fits whoever holds which layer."""
+    """Who shares states; of each lane's runs the one of the fewest members counts, so that what fits so fits whoever holds which layer.
+    Likewise of two lanes of one row that shard each for itself.
+    """
     members = sum(lane.replicas * min(table.mesh(row).dp for row in lane.rows) for lane in plan.lanes)
-    return Sharers(members=(members,) * len(table.meshes), replicas=plan.replicas, several=plan.replicas > 1)
+    some = [(row, lane.replicas) for lane in plan.lanes if zero_of(table, lane) > 1 for row in lane.rows]
+    lanes = tuple(sorted({row: min(many for other, many in some if other == row) for row, _ in some}.items()))
+    apart = bool(lanes) and len(plan.lanes) > 1
+    return Sharers(members=(members,) * len(table.meshes), replicas=plan.replicas, several=plan.replicas > 1, lanes=lanes, apart=apart)
 
 
 def general_plan(ground: Ground, plan: MixedPlan, *, options: Options = ()) -> Plan:
@@ -115,9 +126,19 @@ def general_plan(ground: Ground, plan: MixedPlan, *, options: Options = ()) -> P
         devices=last,
         lanes=tuple(lanes),
         orders=tuple(Named(schedule="1f1b", lanes=(lane.name,)) for lane in lanes),
-        shards=grid_shards(Grid(zero=1), experts=False),
+        shards=_shards(table, plan),
         options=options,
     )
+
+
+def _shards(table: StageTable, plan: MixedPlan) -> tuple[Shards, ...]:
+    """ZeRO-1 over all lanes, and of each that shards more the rule of its own."""
+    found = [] if all(zero_of(table, lane) > 1 for lane in plan.lanes) else list(grid_shards(Grid(zero=1), experts=False))
+    for number, lane in enumerate(plan.lanes):
+        if (zero := zero_of(table, lane)) > 1:
+            (rule,) = grid_shards(Grid(zero=zero), experts=False)
+            found.append(replace(rule, lanes=(lane_name(number),)))
+    return tuple(found)
 
 
 def lane_name(number: int) -> str:
@@ -143,8 +164,11 @@ def _keeps(redone: Redone, pattern: Pattern, lane: MixedLane, place: int, row: i
     """What a stage recomputes: its first units of layers in full, the next selectively."""
     stages = len(lane.sizes)
     role = (FIRST if place == 0 else 0) + (LAST if place == stages - 1 else 0)
-    at = row, role, min(lane.microbatches, stages - place) - 1, lane.sizes[place]
-    full, selective = int(redone.full[at]), int(redone.selective[at])
+    at, alone = (row, role, min(lane.microbatches, stages - place) - 1, lane.sizes[place]), row - len(redone.full)
+    if alone >= 0:
+        full, selective = int(redone.whole_full[alone]), int(redone.whole_selective[alone])
+    else:
+        full, selective = int(redone.full[at]), int(redone.selective[at])
     begin = 0 if place else pattern.first
     ranges = (
         (begin + a * pattern.period, begin + b * pattern.period, what) for a, b, what in ((0, full, FULL), (full, full + selective, "core"))

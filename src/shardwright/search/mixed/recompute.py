@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import allocation_free
+from shardwright.compiled import allocation_free, inner, plain
 from shardwright.cost.device_buffers import communicator_bytes
-from shardwright.cost.terms import activation_room
+from shardwright.cost.terms import activation_room, gathered_elements
 from shardwright.program.problem import Problem
 from shardwright.search.mixed.pattern import AFTER, BEFORE, LAYER
 from shardwright.search.mixed.tables import MODES, StageTable
@@ -22,27 +22,34 @@ MOST_STAGES = 32
 
 
 class Redone(NamedTuple):
-    """The cheapest recompute under which stages fit: (rows, roles, in flight, layers + 1).
+    """The cheapest recompute under which stages fit: (rows of several stages, roles, in flight, layers + 1).
 
     seconds: that it adds to a microbatch's backward; inf = nothing fits. full: layers that run again whole, the first ones. selective: of
-    the next ones, those whose attention core does.
+    the next ones, those whose attention core does. whole, whole_full, whole_selective: the same of a stage of all layers, of (rows of one
+    stage,).
     """
 
     seconds: FloatArray
     full: IntArray
     selective: IntArray
+    whole: FloatArray
+    whole_full: IntArray
+    whole_selective: IntArray
 
 
 class Sharers(NamedTuple):
     """Who shares states of a plan.
 
     members: of each pair of pool and mesh, data-parallel members of all replicas. replicas: that share those of experts. several: there are
-    two replicas or more.
+    two replicas or more. lanes: (row, replicas) of those lanes that shard for themselves; of other rows as many as there may be.
+    apart: optimizer states are of other elements than what such a lane shards.
     """
 
     members: tuple[int, ...]
     replicas: int
     several: bool
+    lanes: tuple[tuple[int, int], ...] = ()
+    apart: bool = False
 
 
 def least_recompute(problem: Problem, table: StageTable, sharers: Sharers) -> Redone:
@@ -55,41 +62,61 @@ def least_recompute(problem: Problem, table: StageTable, sharers: Sharers) -> Re
     for role in range(ROLES):
         for bit, part in ((FIRST, BEFORE), (LAST, AFTER)):
             ends[role] += table.saved[:, part, 0] * bool(role & bit)
-    shape = (len(table), ROLES, min(MOST_STAGES, table.layers), table.layers + 1)
-    found = Redone(np.full(shape, np.inf), np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64))
+    shape, alone = (table.several, ROLES, min(MOST_STAGES, table.layers), table.layers + 1), len(table) - table.several
+    several = [np.full(shape, np.inf), *(np.zeros(shape, dtype=np.int64) for _ in range(2))]
+    whole = [np.full(alone, np.inf), *(np.zeros(alone, dtype=np.int64) for _ in range(2))]
+    found = Redone(*several, *whole)
     _least(found, rooms, static[:, LAYER], ends, np.ascontiguousarray(table.saved[:, LAYER]), table.again)
     return found
+
+
+@inner
+def _cheapest(
+    n: int,
+    flight: int,
+    row: int,
+    role: int,
+    rooms: FloatArray,
+    static: FloatArray,
+    ends: FloatArray,
+    saved: FloatArray,
+    again: FloatArray,
+) -> tuple[float, int, int]:
+    """Seconds, layers in full and selective ones of a stage of n layers."""
+    plain, some, full = saved[row, 0], saved[row, 1], saved[row, 2]
+    best, best_full, best_selective = np.inf, 0, 0
+    saves = flight * (plain - some)
+    for x in range(n + 1):
+        if x * again[row, 2] >= best:
+            break
+        use = flight * (ends[role, row] + (n - x) * plain + x * full)
+        if use <= rooms[role, 2 if x else 0, row] - n * static[row]:
+            return x * again[row, 2], x, 0
+        over = use - (rooms[role, 2 if x else 1, row] - n * static[row])
+        if saves <= 0.0 or over > (n - x) * saves:
+            continue
+        wanted = max(np.ceil(over / saves - 1e-9), 1.0)
+        spent = x * again[row, 2] + wanted * again[row, 1]
+        if wanted <= n - x and spent < best:
+            best, best_full, best_selective = spent, x, int(wanted)
+    return best, best_full, best_selective
 
 
 @allocation_free
 def _least(found: Redone, rooms: FloatArray, static: FloatArray, ends: FloatArray, saved: FloatArray, again: FloatArray) -> None:
     rows, roles, flights, sizes = found.seconds.shape
     for row in range(rows):
-        plain, some, full = saved[row, 0], saved[row, 1], saved[row, 2]
         for role in range(roles):
             for flight in range(1, flights + 1):
-                saves = flight * (plain - some)
                 for n in range(sizes):
-                    best = np.inf
-                    for x in range(n + 1):
-                        if x * again[row, 2] >= best:
-                            break
-                        use = flight * (ends[role, row] + (n - x) * plain + x * full)
-                        if use <= rooms[role, 2 if x else 0, row] - n * static[row]:
-                            best = x * again[row, 2]
-                            found.full[row, role, flight - 1, n] = x
-                            found.selective[row, role, flight - 1, n] = 0
-                            break
-                        over = use - (rooms[role, 2 if x else 1, row] - n * static[row])
-                        if saves <= 0.0 or over > (n - x) * saves:
-                            continue
-                        wanted = max(np.ceil(over / saves - 1e-9), 1.0)
-                        spent = x * again[row, 2] + wanted * again[row, 1]
-                        if wanted <= n - x and spent < best:
-                            best = spent
-                            found.full[row, role, flight - 1, n] = x
-                            found.selective[row, role, flight - 1, n] = int(wanted)
-                    found.seconds[row, role, flight - 1, n] = best
+                    at = row, role, flight - 1, n
+                    found.seconds[at], found.full[at], found.selective[at] = _cheapest(
+                        n, flight, row, role, rooms, static, ends, saved, again
+                    )
+    for place in range(len(found.whole)):
+        found.whole[place], found.whole_full[place], found.whole_selective[place] = _cheapest(
+            sizes - 1, 1, rows + place, FIRST | LAST, rooms, static, ends, saved, again
+        )
 
 
 def static_bytes(table: StageTable, sharers: Sharers) -> FloatArray:
@@ -105,7 +132,38 @@ def static_bytes(table: StageTable, sharers: Sharers) -> FloatArray:
         found[pair] = table.elements[pair] * (each + states) + table.frozen[pair] * facts.parameter_bytes
         found[pair] += table.experts[pair] * (each + facts.state_bytes / sharers.replicas)
     result: FloatArray = found[table.pairs]
+    if table.sharded.any():
+        which = np.flatnonzero(table.sharded)
+        result[which] = _sharded_bytes(table, sharers, which)
     return result
+
+
+def _sharded_bytes(table: StageTable, sharers: Sharers, which: IntArray) -> FloatArray:
+    """(which, parts) the same of rows of lanes that shard among as many replicas as there may be, or are known of."""
+    replicas = np.minimum(table.room, max(sharers.replicas, 2))
+    for row, many in sharers.lanes:
+        replicas[row] = many
+    found = []
+    for row in which.tolist():
+        pair, facts = int(table.pairs[row]), table.facts[table.pool[row]]
+        members, many = int(replicas[row]) * table.mesh(row).dp, int(replicas[row])
+        dense, experts = table.elements[pair], table.experts[pair]
+        states = dense / sharers.members[pair] + experts / sharers.replicas
+        shared, whole, still = dense / members + experts / many, dense + experts, table.frozen[pair] * facts.parameter_bytes
+        width = facts.parameter_bytes if sharers.apart else facts.shard_bytes
+        parameters = shared * width + table.still[pair] / members * facts.frozen_shard_bytes if table.zero[row] == 3 else None
+        held = whole * facts.parameter_bytes + still if parameters is None else parameters
+        kept = facts.state_bytes * states * np.array([1.0, not table.tied, not table.tied])
+        found.append(held + shared * facts.gradient_bytes + kept)
+    return np.array(found)
+
+
+def gathered_bytes(table: StageTable, role: int) -> FloatArray:
+    """(rows,) bytes of the parameters that ZeRO-3 holds whole: ends for the step, and the largest block at work with those ahead of it."""
+    parts = [LAYER, *(part for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit)]
+    ends, largest = table.root[:, parts].sum(axis=1), table.unit[:, parts].max(axis=1)
+    elements = plain(gathered_elements)(ends, largest, table.facts[0].prefetch)
+    return np.asarray(elements * np.array([table.facts[pool].parameter_bytes for pool in table.pool]))
 
 
 def _spreads(table: StageTable) -> IntArray:
@@ -129,4 +187,6 @@ def _room(problem: Problem, table: StageTable, static: FloatArray, role: int, mo
     outside = communicator_bytes(problem, groups) + table.overlap + table.buffers + context
     ends = sum((static[:, part] for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit), np.zeros(len(table)))
     fixed = ends + float(runtime.workspace_bytes) + table.workspace
+    if table.sharded.any():
+        fixed = fixed + gathered_bytes(table, role)
     return activation_room(capacity - outside, fixed, temporary, logits, blocks + again + end, reserve)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray, distinct
+from shardwright.arrays import BoolArray, FloatArray, IntArray, distinct
 from shardwright.search.mixed.recompute import MOST_STAGES
 from shardwright.search.mixed.tables import StageTable
 
@@ -20,7 +20,8 @@ class Shapes:
 
     Args:
         rows: (s, 2) row of the stages of each run. stages: (s, 2) how many. mbs: (s,) samples of a microbatch. use: (s, pools) devices of
-            a replica. nodes: (s,) nodes that these fill. tp: (s,) the smaller of the runs' degrees.
+            a replica. nodes: (s,) nodes that these fill. tp: (s,) the smaller of the runs' degrees. sharded: (s,) its lane shards
+            gradients or parameters among its replicas; least, most: (s,) replicas of the lane.
     """
 
     rows: IntArray
@@ -29,6 +30,9 @@ class Shapes:
     use: IntArray
     nodes: FloatArray
     tp: IntArray
+    sharded: BoolArray
+    least: IntArray
+    most: IntArray
 
     def __len__(self) -> int:
         return len(self.mbs)
@@ -39,17 +43,23 @@ class Shapes:
 
 
 def shapes_of(table: StageTable) -> Shapes:
-    """Every shape: one run, or two of different pool or mesh in either order, of as many stages as there are layers at most."""
+    """Every shape: one run, or two of different pool or mesh in either order, of as many stages as there are layers at most.
+
+    Lanes that shard have rows of their own for one stage: pipelines of them have two stages or more.
+    """
     most = min(MOST_STAGES, table.layers)
     rows, stages = [], []
     lengths = np.arange(1, most + 1)
+    several = np.arange(len(table)) < table.several
+    least, longest = np.where(several & table.sharded, 2, 1), np.where(several, most, 1)
+    alike = (table.mbs, table.zero, table.least)
     for one in range(len(table)):
         room = table.pools[table.pool[one]].devices // table.size[one]
-        single = lengths[lengths <= room]
+        single = lengths[(lengths <= room) & (lengths >= least[one]) & (lengths <= longest[one])]
         rows.append(np.stack([np.full(len(single), one), np.full(len(single), NONE)], axis=1))
         stages.append(np.stack([single, np.zeros(len(single), dtype=np.int64)], axis=1))
-        for other in range(len(table)):
-            if other != one and table.mbs[one] == table.mbs[other]:
+        for other in range(table.several if one < table.several else 0):
+            if other != one and all(column[one] == column[other] for column in alike):
                 pair = np.stack(np.meshgrid(lengths, lengths, indexing="ij"), axis=-1).reshape(-1, 2)
                 pair = pair[pair.sum(axis=1) <= most]
                 rows.append(np.tile([one, other], (len(pair), 1)))
@@ -68,6 +78,9 @@ def shapes_of(table: StageTable) -> Shapes:
         use=use,
         nodes=use @ (1.0 / np.array([pool.node for pool in table.pools])),
         tp=np.where(both[:, 1] >= 0, tp.min(axis=1, where=tp > 0, initial=2**30), tp[:, 0]),
+        sharded=table.sharded[both[:, 0]],
+        least=table.least[both[:, 0]],
+        most=table.most[both[:, 0]],
     )
 
 

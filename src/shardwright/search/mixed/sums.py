@@ -15,8 +15,9 @@ from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_network import group_problem
 from shardwright.program.problem import Problem
 from shardwright.search.frames import Frame
+from shardwright.search.mixed.mesh_rows import stage_rows, sums_table
 from shardwright.search.mixed.pattern import parts_of
-from shardwright.search.mixed.tables import StageTable, stage_rows, sums_table
+from shardwright.search.mixed.tables import StageTable
 
 GATHER, REDUCE = range(2)
 

@@ -15,25 +15,29 @@ from shardwright.cost.critical_path import jitter_of_nodes
 from shardwright.program.problem import Problem
 from shardwright.search.frames import Frame
 from shardwright.search.mixed.choices import Choices
+from shardwright.search.mixed.parties import Parties
 from shardwright.search.mixed.pattern import AFTER, BEFORE, parts_of
 from shardwright.search.mixed.pools import in_one_zone
 from shardwright.search.mixed.recompute import Redone, Sharers, least_recompute
 from shardwright.search.mixed.sends import send_table
+from shardwright.search.mixed.sharded import PLAIN
 from shardwright.search.mixed.sums import Sums
 from shardwright.search.mixed.tables import StageTable, stage_table
 
 
 class Terms(NamedTuple):
-    """What a stage takes inside a frame at least. r = row, p = part, f = microbatches in flight less one, n = layers.
+    """What a stage takes inside a frame at least. r = row, p = part, f = microbatches in flight less one, n = layers; s = row of several
+    stages.
 
-    seconds: (r, p, 2). extra: (r, roles, f, n) seconds that recompute adds to a backward so that the stage fits; inf = it does not.
-    send: (r, r, 2). gather, reduce, update: (r, p) seconds of one of each part. layers: units of them in the
-    model. blocks: (p,) of one of each part. blocking: sends hold up their
-    sender. gathers_first: parameters are gathered at the step's start. reduces_last: gradients wait for the last backward.
+    seconds: (r, p, 2). extra: (s, roles, f, n) seconds that recompute adds to a backward so that the stage fits; inf = it does not.
+    whole: (r less s,) the same of the only stage of a pipeline. send: (s, s, 2). gather, reduce, update: (r, p) seconds of one of each
+    part. layers: units of them in the model. blocks: (p,) of one of each part. blocking: sends hold up their sender. gathers_first:
+    parameters are gathered at the step's start. reduces_last: gradients wait for the last backward.
     """
 
     seconds: FloatArray
     extra: FloatArray
+    whole: FloatArray
     send: FloatArray
     gather: FloatArray
     reduce: FloatArray
@@ -66,7 +70,13 @@ class Ground:
         # Which replicas lie in which zone is not known: their sums cross none.
         near = replace(problem, cluster=in_one_zone(problem.cluster))
         sums = Sums.of(near, table, replicas=_most_replicas(problem, table))
-        return Ground(problem=problem, table=table, send=send_table(problem, table), sums=sums)
+        send = send_table(problem, table)[: table.several, : table.several]
+        return Ground(problem=problem, table=table, send=np.where(np.isfinite(send), send, 0.0), sums=sums)
+
+    @cached_property
+    def parties(self) -> Parties:
+        """Sums of lanes that do not shard beside one that does."""
+        return Parties.of(self.problem, self.sums)
 
     @cached_property
     def most_replicas(self) -> int:
@@ -88,8 +98,9 @@ class Ground:
         """(rows,) those under which a stage of one layer fits in some plan."""
         all_rows = np.ones(len(self.table), dtype=np.bool_)
         frames = (Frame(replicas=(many, many), tp=1, nodes=(0.0, self.nodes)) for many in (1, self.most_replicas))
-        fits = [self.redone(self._sharers(frame, all_rows)).seconds[:, :, 0, 1] for frame in frames]
-        return np.asarray(np.isfinite(fits).any(axis=(0, 2)))
+        found = [self.redone(self._sharers(frame, all_rows)) for frame in frames]
+        several = np.isfinite([one.seconds[:, :, 0, 1] for one in found]).any(axis=(0, 2))
+        return np.concatenate([several, np.isfinite([one.whole for one in found]).any(axis=0)])
 
     def redone(self, sharers: Sharers) -> Redone:
         """The cheapest recompute under which stages fit, by who shares states."""
@@ -107,20 +118,32 @@ class Ground:
         return jitter_of_nodes(self.problem, frame.nodes[0]) * (1 - 1e-6)
 
     def rows(self, frame: Frame) -> BoolArray:
-        """(rows,) those that stages of the frame may have."""
-        return np.asarray(self.table.tp >= frame.tp)
+        """(rows,) those that stages of the frame may have: of lanes that shard, where the frame has any and enough replicas; all of them,
+        where there is one lane.
+        """
+        table, (low, high) = self.table, frame.replicas
+        shards = table.sharded & frame.sharded & (table.least <= high)
+        return np.asarray((table.tp >= frame.tp) & (shards & (table.most >= low) if frame.alone else shards | (table.zero == PLAIN)))
 
     def terms(self, frame: Frame) -> Terms:
         """What stages of the frame take at least."""
         runtime, table = self.problem.runtime, self.table
         rows = self.rows(frame) & self.alive
-        gather, reduce = self.sums.least(frame, rows)[:, table.pairs]
+        if frame.alone:
+            gather, reduce = table.own_sums
+        elif frame.sharded:
+            own = table.own_sums + self.parties.beside(frame, rows)
+            gather, reduce = np.where(table.sharded[:, None], own, self.parties.least(frame, rows)[:, table.pairs])
+        else:
+            gather, reduce = self.sums.least(frame, rows)[:, table.pairs]
         sharers = self._sharers(frame, rows)
+        redone = self.redone(sharers)
         update = _updates(self.problem, table, sharers)
         return Terms(
             seconds=table.seconds,
-            extra=np.maximum.accumulate(self.redone(sharers).seconds, axis=3),
-            send=np.where(np.isfinite(self.send), self.send, 0.0),
+            extra=np.maximum.accumulate(redone.seconds, axis=3),
+            whole=redone.whole,
+            send=self.send,
             gather=gather if runtime.overlap_param_gather else 0.0 * gather,
             reduce=reduce,
             update=update if runtime.overlap_param_gather else update + gather,
@@ -151,8 +174,11 @@ def _updates(problem: Problem, table: StageTable, sharers: Sharers) -> FloatArra
 
 
 def first_frames(ground: Ground) -> tuple[Frame, ...]:
-    """The frame of all plans."""
-    return (Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes)),)
+    """The frames of all plans in which no lane shards, of others with several lanes, and with one; what has no rows is left out."""
+    whole = Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes))
+    shards = ground.table.sharded
+    others = (replace(whole, sharded=True), replace(whole, sharded=True, alone=True))
+    return (*((whole,) if not shards.all() else ()), *(others if shards.any() else ()))
 
 
 def split(frame: Frame) -> tuple[Frame, ...]:

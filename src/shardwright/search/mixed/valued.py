@@ -18,7 +18,7 @@ from shardwright.search.frames import Cell, Stops
 from shardwright.search.limit import Limit, limit_of
 from shardwright.search.mixed.bench import Bench
 from shardwright.search.mixed.choices import Choices
-from shardwright.search.mixed.composing import composing_of, first_limit, look_at_limits, whole_frame
+from shardwright.search.mixed.composing import OTHERS, composing_of, first_limit, look_at_limits
 from shardwright.search.mixed.find import ALONE, COMPOSED, ROUNDS, MixedAnswer, option_rows
 from shardwright.search.mixed.floors import Known
 from shardwright.search.mixed.incumbents import Standing, simulate_best
@@ -31,7 +31,7 @@ from shardwright.search.mixed.polish import climb, polish
 from shardwright.search.mixed.pools import pools_of
 from shardwright.search.mixed.tables import why_alone
 from shardwright.search.mixed.tariff import COST, ENERGY, PARETO, TIME, Tariff, tariff_of
-from shardwright.search.mixed.terms import Ground
+from shardwright.search.mixed.terms import Ground, first_frames
 from shardwright.search.mixed.valued_part import Goal, valued_certificate
 from shardwright.search.request import SEARCH_MEMORY
 
@@ -217,6 +217,7 @@ def _look_fast(search: GoalSearch) -> None:
     for limits, most in ROUNDS[:FAST]:
         look_at_limits(standing, bench, composing, most=limits)
         simulate_best(standing, bench, grounds, most=most)
+        simulate_best(standing, bench, grounds, most=most // OTHERS, sharded=True)
     polish(standing, bench, grounds)
     standing.waiting = []
 
@@ -233,7 +234,9 @@ def _polish(search: GoalSearch) -> None:
 
 def _first(search: GoalSearch) -> float:
     """The limit, nearly, at which prices no longer show that no plan, or none within the budget, ends by it."""
-    first = min(first_limit(market, whole_frame(market), most=LONGEST_STEP_S)[0] for market in search.markets.values())
+    first = min(
+        first_limit(market, frame, most=LONGEST_STEP_S)[0] for market in search.markets.values() for frame in first_frames(market.ground)
+    )
     if search.per_second == inf:
         return first
     clock = search.book.standing.limit

@@ -45,7 +45,8 @@ def _stage_holds(terms: Terms, r: int, role: int, n: int, at: _Place, limit: flo
     i, p, m, hd, tl = at.i, at.p, at.m, at.hd, at.tl
     q = p - i
     first, last = float(role & 1), float((role >> 1) & 1)
-    more = terms.extra[r, role, min(m, q) - 1, n]
+    several = terms.extra.shape[0]
+    more = terms.extra[r, role, min(m, q) - 1, n] if r < several else terms.whole[r - several]
     if not np.isfinite(more):
         return False
     s = terms.seconds

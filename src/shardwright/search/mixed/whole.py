@@ -14,26 +14,35 @@ USED = 1e-6
 
 
 def whole_replicas(
-    costs: FloatArray, rows: FloatArray, within: tuple[FloatArray, FloatArray], *, most: FloatArray, others: FloatArray, shapes: int
+    costs: FloatArray,
+    rows: FloatArray,
+    within: tuple[FloatArray, FloatArray],
+    *,
+    least: IntArray,
+    most: FloatArray,
+    others: FloatArray,
+    shapes: int,
 ) -> IntArray | None:
     """(n,) replicas of at most `shapes` of n shapes that cost least; None where none was found.
 
     Args:
         costs: (n + k,) of a replica of each shape, and of one of each of k other whole numbers. rows: (r, n + k) of these.
-        within: (r,) least and most of each row. most: (n,) replicas of each. others: (k,) most of the others.
+        within: (r,) least and most of each row. least, most: (n,) replicas of each that is used. others: (k,) most of the others.
     """
     n, k, r = len(most), len(others), len(rows)
-    whole = np.zeros((r + 1 + n, 2 * n + k))
+    few = np.flatnonzero(least > 1)
+    whole = np.zeros((r + 1 + n + len(few), 2 * n + k))
     # Columns: replicas, whether a shape is used, the others.
     whole[:r, :n], whole[:r, 2 * n :] = rows[:, :n], rows[:, n:]
     whole[r, n : 2 * n] = 1.0
-    whole[r + 1 :, :n], whole[r + 1 :, n : 2 * n] = np.eye(n), -np.diag(most)
-    least = np.concatenate([within[0], [0.0], np.full(n, -np.inf)])
+    whole[r + 1 : r + 1 + n, :n], whole[r + 1 : r + 1 + n, n : 2 * n] = np.eye(n), -np.diag(most)
+    whole[r + 1 + n :, :n], whole[r + 1 + n :, n : 2 * n] = -np.eye(n)[few], np.diag(least)[few]
+    lower = np.concatenate([within[0], [0.0], np.full(n + len(few), -np.inf)])
     found = milp(
         np.concatenate([costs[:n], np.full(n, USED), costs[n:]]),
         integrality=np.ones(2 * n + k),
         bounds=Bounds(np.zeros(2 * n + k), np.concatenate([most, np.ones(n), others])),
-        constraints=LinearConstraint(whole, least, np.concatenate([within[1], [shapes], np.zeros(n)])),
+        constraints=LinearConstraint(whole, lower, np.concatenate([within[1], [shapes], np.zeros(n + len(few))])),
         options={"node_limit": NODES, "mip_rel_gap": 1e-3},
     )
     return None if found.x is None else np.rint(found.x[:n]).astype(np.int64)

@@ -26,6 +26,7 @@ from shardwright.search.orders.problem import LARGEST
 from shardwright.search.orders.resolve import resolve
 from shardwright.search.orders.times import StageTimes
 from shardwright.simulator.simulate import lane_edges, price_stages, simulate_plan, summings_of
+from shardwright.simulator.stage_kinds import stage_kinds
 from shardwright.strategy.plan.order import Named, Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check import require_valid
@@ -102,7 +103,7 @@ def stage_times(problem: Problem, plan: Plan) -> StageTimes:
         StrategyError: a stage does not resolve, or says what lowering leaves out. InfeasibleError: a device is full without activations.
     """
     stages = plan_stages(plan, model=problem.model)
-    costs = price_stages(problem, plan, stages, summings_of(problem, stages))
+    costs = price_stages(problem, plan, stages, stage_kinds(problem, stages, summings_of(problem, stages)))
     shape = (len(stages), max(len(lane) for lane in stages))
     names = ("forward", "input", "weight", "send_forward", "send_backward", "held")
     columns = {name: np.zeros(shape, dtype=np.int64) for name in names}

@@ -28,7 +28,9 @@ from shardwright.serving.policy.state import (
     MOST_BLOCKS,
     NOBODY,
     NONE,
+    ONLY_ANSWERS,
     OWN_RUN,
+    PREEMPTED,
     PREFIX_CACHE,
     PRIVATE,
     SHARED,
@@ -104,6 +106,14 @@ def cached_tokens(state: State, rank: int, request: int) -> int:
     """Tokens of a waiting request that need not be computed."""
     keys = cached_keys(state, rank, request)
     return int(keys * state.settings[KEY_TOKENS] + own_blocks(state, rank, request, keys) * state.settings[BLOCK_TOKENS])
+
+
+@inner
+def done_tokens(state: State, request: int, cached: int) -> int:
+    """Tokens that need not be computed: those that are `cached`, or that came with a request whose prompt was computed elsewhere."""
+    if state.settings[ONLY_ANSWERS] and state.requests[request, PREEMPTED] == 0:
+        return int(state.requests[request, INPUTS])
+    return cached
 
 
 @inner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.blocks import adopt, hold, release
+from shardwright.serving.policy.blocks import adopt, done_tokens, hold, release
 from shardwright.serving.policy.queue import pop_first, prepend
 from shardwright.serving.policy.state import (
     AHEAD,
@@ -84,7 +84,7 @@ def start(state: State, rank: int, request: int) -> None:
     """The first one in the queue runs, with what of it is cached."""
     pop_first(state, rank)
     cached = adopt(state, rank, request)
-    state.requests[request, COMPUTED] = cached
+    state.requests[request, COMPUTED] = done_tokens(state, request, cached)
     state.requests[request, STATUS] = RUNNING
     if state.requests[request, PREEMPTED] == 0:
         state.requests[request, CACHED] = cached

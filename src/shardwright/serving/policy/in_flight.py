@@ -15,7 +15,7 @@ progress of chunks; after a pause nobody is admitted in the same step.
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.blocks import blocks_of, cached_tokens, hold, revived_blocks
+from shardwright.serving.policy.blocks import blocks_of, cached_tokens, done_tokens, hold, revived_blocks
 from shardwright.serving.policy.entries import hold_or_preempt, known_tokens, lacking, run, schedule, start, wanted_tokens
 from shardwright.serving.policy.queue import first_waiting
 from shardwright.serving.policy.state import (
@@ -107,7 +107,8 @@ def admit_in_flight(state: State, rank: int, budget: int) -> int:
         if request == NONE:
             break
         cached = cached_tokens(state, rank, request)
-        new = cut(state, known_tokens(state, request) - cached, budget)
+        done = done_tokens(state, request, cached)
+        new = cut(state, known_tokens(state, request) - done, budget)
         if new == 0:
             break
         revived = revived_blocks(state, rank, request)
@@ -115,12 +116,12 @@ def admit_in_flight(state: State, rank: int, budget: int) -> int:
             need = whole_blocks(state, request) - blocks_of(state, cached) + revived
             spare = state.ranks[rank, FREE] - state.ranks[rank, PROMISED]
         else:
-            need = blocks_of(state, cached + new) - blocks_of(state, cached) + revived
+            need = blocks_of(state, done + new) - blocks_of(state, cached) + revived
             spare = state.ranks[rank, FREE]
         if need > spare:
             break
         start(state, rank, request)
-        hold(state, rank, request, cached + new)
+        hold(state, rank, request, done + new)
         run(state, rank, request)
         schedule(state, rank, request, new)
         promise(state, rank, request)

@@ -12,7 +12,7 @@ Source: vLLM, vllm/v1/core/sched/scheduler.py (`Scheduler.schedule`), vllm/v1/co
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.blocks import blocks_of, cached_tokens, hold, remember, revived_blocks
+from shardwright.serving.policy.blocks import blocks_of, cached_tokens, done_tokens, hold, remember, revived_blocks
 from shardwright.serving.policy.entries import hold_or_preempt, known_tokens, lacking, run, schedule, start
 from shardwright.serving.policy.queue import first_waiting
 from shardwright.serving.policy.state import (
@@ -64,21 +64,22 @@ def admit_mixed(state: State, rank: int, budget: int) -> int:
             break
         cached = cached_tokens(state, rank, request)
         known = known_tokens(state, request)
-        new = known - cached
+        done = done_tokens(state, request, cached)
+        new = known - done
         if new > budget:
             if state.settings[CHUNKED_PREFILL]:
                 new = budget
             elif budget < state.settings[TOKEN_BUDGET]:
                 break
         # Cached blocks that nobody uses are among the free ones until they are adopted.
-        last = cached + new if state.settings[ADMISSION] == OF_CHUNK else known
+        last = done + new if state.settings[ADMISSION] == OF_CHUNK else known
         need = blocks_of(state, last) - blocks_of(state, cached) + revived_blocks(state, rank, request)
         spare = state.settings[WATERMARK] if state.ranks[rank, NUM_RUNNING] > 0 else 0
         if need + spare > state.ranks[rank, FREE]:
             break
         start(state, rank, request)
-        hold(state, rank, request, cached + new)
-        remember(state, rank, request, cached + new)
+        hold(state, rank, request, done + new)
+        remember(state, rank, request, done + new)
         run(state, rank, request)
         schedule(state, rank, request, new)
         budget -= new

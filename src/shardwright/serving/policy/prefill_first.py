@@ -19,7 +19,7 @@ scheduler.
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.blocks import blocks_of, cached_tokens, hold, revived_blocks
+from shardwright.serving.policy.blocks import blocks_of, cached_tokens, done_tokens, hold, revived_blocks
 from shardwright.serving.policy.ends import ends_allow, sort_ends
 from shardwright.serving.policy.entries import known_tokens, lacking, lose, run, schedule, start, wanted_tokens
 from shardwright.serving.policy.queue import append, first_waiting
@@ -41,6 +41,7 @@ from shardwright.serving.policy.state import (
     MIXES_DECODE,
     NONE,
     NUM_RUNNING,
+    ONLY_ANSWERS,
     PLACED,
     PROMPT_TOKENS,
     SHARE_FALL,
@@ -116,8 +117,11 @@ def add_prompts(state: State, rank: int) -> int:
             state.ranks[rank, FULL] = 1
             break
         cached = cached_tokens(state, rank, request)
-        left = known_tokens(state, request) - cached
-        verdict = fits(state, rank, request, left, total, now)
+        done = done_tokens(state, request, cached)
+        left = known_tokens(state, request) - done
+        # What came from elsewhere takes blocks, though no time.
+        room = left + done - cached
+        verdict = fits(state, rank, request, room, total, now)
         if verdict == _CONTINUE and state.settings[PROMPT_TOKENS] > 0 and count > 0 and paged(state, left) >= inputs:
             verdict = _OTHER
         new = left
@@ -131,7 +135,7 @@ def add_prompts(state: State, rank: int) -> int:
         # Cached blocks that only the cache held are not free any more.
         revived = revived_blocks(state, rank, request) * block
         start(state, rank, request)
-        hold(state, rank, request, cached + new)
+        hold(state, rank, request, done + new)
         schedule(state, rank, request, new)
         count += 1
         if new < left:
@@ -139,8 +143,9 @@ def add_prompts(state: State, rank: int) -> int:
         else:
             run(state, rank, request)
         answer = min(float(wanted_tokens(state, request)), state.shares[CLIP]) if new == left else 0.0
-        total -= paged(state, new) + block + revived + answer
-        now -= paged(state, new) + block + revived
+        taken = paged(state, new + done - cached) + block + revived
+        total -= taken + answer
+        now -= taken
         inputs, chunk = inputs - paged(state, new), chunk - paged(state, new)
         if total <= 0 or now <= 0:
             state.ranks[rank, FULL] = 1
@@ -241,7 +246,7 @@ def plan_prefill_first(state: State, rank: int) -> None:
         state.ranks[rank, FULL] = 1
     wanted = chunked or (not state.ranks[rank, FULL] and first_waiting(state, rank) != NONE)
     if wanted and add_prompts(state, rank) > 0:
-        if state.settings[MIXES_DECODE]:
+        if state.settings[MIXES_DECODE] or state.settings[ONLY_ANSWERS]:
             decode_running(state, rank, running)
         return
     decode_all(state, rank)

@@ -82,8 +82,9 @@ from shardwright.serving.scheduler import Scheduler
     AHEAD,
     SEED,
     KNOWS_ENDS,
+    ONLY_ANSWERS,
     NUM_SETTINGS,
-) = range(20)
+) = range(21)
 MIXED, PREFILL_FIRST, IN_FLIGHT = range(3)
 OF_CHUNK, OF_PROMPT, OF_WHOLE, OF_ESTIMATE = range(4)
 
@@ -156,6 +157,9 @@ def new_state(requests: Requests, scheduler: Scheduler, *, ranks: int = 1, slots
     columns = np.zeros((n, NUM_REQUEST_COLUMNS), dtype=np.int64)
     columns[:, INPUTS], columns[:, OUTPUTS] = requests.inputs, requests.outputs
     columns[:, (NEXT, OWN_RUN, ENDS)] = NONE
+    if scheduler.only_answers:
+        # Its first token came with its prompt.
+        columns[:, GENERATED] = 1
     of_rank = np.zeros((ranks, NUM_RANK_COLUMNS), dtype=np.int64)
     of_rank[:, (WAITING_HEAD, WAITING_TAIL, LRU_HEAD, LRU_TAIL, NODE_FREE, CHUNKED)] = NONE
     of_rank[:, SINCE_LOOK] = scheduler.polling

@@ -1,0 +1,28 @@
+"""Peaks of members whose parts are counted once are those of each member by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shardwright.cost.critical_path import microbatches_of, order_table
+from shardwright.cost.rank_memory import reserved_bytes
+from shardwright.cost.step_bytes import step_bytes
+from shardwright.search.grid.bounded import bound_space
+from shardwright.search.grid.members import member_grid
+from shardwright.search.grid.peaks import Peaks
+from tests.search.problems import small_case
+from tests.tiers import seeds
+
+
+@pytest.mark.parametrize("seed", seeds(6, 60, first=8100))
+def test_peaks_of_members_in_any_order(seed: int) -> None:
+    case = small_case(seed)
+    bounded = bound_space(case.problem, case.space, case.facts, capacity=10**15)
+    count = bounded.members.num_members
+    peaks, random = Peaks(case.problem, bounded.prepared), np.random.default_rng(seed)
+    for place in random.choice(count, size=min(count, 60), replace=False).tolist() if count else ():
+        grid = member_grid(bounded.members, place)
+        alone = step_bytes(case.problem, grid, bounded.prepared.priced(place))
+        table = order_table(grid, microbatches=microbatches_of(case.problem, grid))
+        assert peaks.of(place) == reserved_bytes(case.problem, table, alone).max()

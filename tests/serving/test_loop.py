@@ -1,0 +1,76 @@
+"""The folded loop against the one that takes every iteration by itself, and laws that every run obeys."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from shardwright.serving.loop import serve
+from shardwright.serving.policy.state import FREE, NUM_RUNNING, NUM_WAITING, PROMISED, State
+from shardwright.serving.requests import Served
+from shardwright.serving.unfolded import serve_unfolded
+from tests.serving.random_runs import random_run
+
+SEEDS = range(60)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_folded_is_unfolded(seed: int) -> None:
+    requests, table, fleet = random_run(seed)
+    folded, unfolded = serve(requests, table, fleet), serve_unfolded(requests, table, fleet)
+    for field in fields(Served):
+        one, other = getattr(folded, field.name), getattr(unfolded, field.name)
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15, err_msg=field.name)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_laws_of_a_run(seed: int) -> None:
+    requests, table, fleet = random_run(seed)
+    served = serve(requests, table, fleet)
+    done = ~np.isnan(served.last_s)
+    assert np.array_equal(done, ~np.isnan(served.first_s))
+    arrival, first, last = served.arrival_s[done], served.first_s[done], served.last_s[done]
+    assert np.all(first > arrival)
+    assert np.all(last >= first)
+    assert np.all((last == first)[requests.outputs[done] == 1])
+    assert np.all(served.cached[done] < requests.inputs[done])
+    assert 0 < served.peak_blocks <= fleet.scheduler.blocks or not done.any()
+    assert served.by_part.sum() == pytest.approx(served.busy_s, rel=1e-9)
+    # Little's law of the queue: who waits in the mean is who arrives times how long each waits, if nobody comes back to it.
+    if done.any() and not served.preempted.any():
+        horizon = last.max()
+        assert served.queue * horizon == pytest.approx(served.waiting_s * done.sum(), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 3))
+def test_little_of_the_system(seed: int) -> None:
+    """The integral of the number of requests in the system, counted iteration by iteration, is the sum of their times."""
+    requests, table, fleet = random_run(seed)
+    seen: list[tuple[float, int]] = []
+
+    def watch(now: float, state: State, rank: int, slot: int) -> None:
+        seen.append((now, int(state.ranks[:, NUM_WAITING].sum() + state.ranks[:, NUM_RUNNING].sum())))
+
+    served = serve_unfolded(requests, table, fleet, watcher=watch)
+    done = ~np.isnan(served.last_s)
+    start = requests.arrival_s[0]
+    for now, count in seen[:: max(1, len(seen) // 20)]:
+        at = now - start
+        inside = (served.arrival_s <= at) & (served.last_s > at)
+        chunked = fleet.scheduler.batching == "prefill-first"
+        # A prompt that goes on is in neither queue where prompts run alone.
+        assert 0 <= inside[done].sum() - count <= (fleet.workers * fleet.ranks if chunked else 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_everything_is_given_back(seed: int) -> None:
+    requests, table, fleet = random_run(seed)
+    states: list[State] = []
+    serve_unfolded(requests, table, fleet, watcher=lambda now, state, rank, slot: states.append(state) if not states else None)
+    if not states:
+        return
+    (state,) = states
+    assert np.all(state.ranks[:, FREE] == fleet.scheduler.blocks)
+    assert not state.ranks[:, (NUM_WAITING, NUM_RUNNING, PROMISED)].any()
