@@ -1,4 +1,4 @@
-"""Types of arrays, what every column of numbers is annotated with, and the set of the numbers of one."""
+"""Types of arrays, what every column of numbers is annotated with, and the set of the numbers or rows of one."""
 
 from __future__ import annotations
 
@@ -29,3 +29,14 @@ def distinct(values: IntArray) -> IntArray:
     first = np.ones(len(ordered), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return ordered[first]
+
+
+def numbered_rows(rows: IntArray) -> IntArray:
+    """Equal rows as equal numbers, from 0 on in the order in which they come: `numpy.unique`, which sorts rows field by field, takes ten
+    times as long.
+    """
+    count, width = rows.shape
+    if not width:
+        return np.zeros(count, dtype=np.int64)
+    bytes_of, each, numbers = rows.tobytes(), width * rows.itemsize, dict[bytes, int]()
+    return np.array([numbers.setdefault(bytes_of[at : at + each], len(numbers)) for at in range(0, count * each, each)], dtype=np.int64)

@@ -20,7 +20,7 @@ from shardwright.errors import InfeasibleError, ResourceError, UsageError
 from shardwright.search.engine.choose import PROCESSES, SERIAL, engine_of
 from shardwright.search.engine.pooled import Pooled
 from shardwright.search.engine.processes import ProcessWorkers, start_method
-from shardwright.search.engine.protocol import rounds
+from shardwright.search.engine.protocol import results, rounds
 from shardwright.search.limit import STOP
 from tests.search.engine.stand_in_ray import StandIn
 
@@ -95,11 +95,72 @@ def test_results_are_in_the_order_of_the_tasks(name: str, workers: int) -> None:
             assert not tasks or counts[-1] == len(tasks)
 
 
+@dataclass(slots=True)
+class Grown:
+    """A search whose tasks follow from what it found: each result begets others, fewer the more were taken.
+
+    Args:
+        taken: results, in order. known: how many were taken when each task was asked for.
+    """
+
+    left: list[int]
+    taken: list[tuple[int, int]] = field(default_factory=list)
+    known: list[int] = field(default_factory=list)
+
+    def ask(self) -> Asked | None:
+        if not self.left:
+            return None
+        self.known.append(len(self.taken))
+        number = self.left.pop(0)
+        return Asked(number=number, sleep_s=0.003 * (number % 5))
+
+    def take(self, result: tuple[int, int]) -> None:
+        self.taken.append(result)
+        if len(self.known) + len(self.left) < 60:
+            self.left += [result[1] + 7, result[1] + 3][: 1 + len(self.taken) % 2]
+
+
+@pytest.mark.parametrize("size", [1, 4, 9])
+def test_a_flow_takes_results_in_order_and_asks_for_each_task_by_what_was_taken_before(size: int) -> None:
+    shared, found = [5, 6, 7], list[Grown]()
+    for name, workers in SOME:
+        search = Grown(left=[1, 2])
+        with engine_of(name, workers=workers, least_s=0.0) as engine:
+            for result in engine.flow(answered, search.ask, shared=shared, size=size):
+                search.take(result)
+        assert len(search.taken) == len(search.known) > 50
+        found.append(search)
+    assert found == [found[0]] * len(SOME)
+    # At most so many are under way, and as many wherever there are tasks for them.
+    behind = [place - known for place, known in enumerate(found[0].known)]
+    assert max(behind) == size - 1
+
+
+@pytest.mark.parametrize(("name", "workers"), SOME)
+def test_the_error_of_a_flow_is_that_of_its_first_task_that_fails(name: str, workers: int) -> None:
+    with engine_of(name, workers=workers, least_s=0.0) as engine:
+        some = iter(range(9))
+        with pytest.raises(InfeasibleError, match="task 5 does not fit"):
+            list(engine.flow(refused, lambda: next(some, None), shared=5, size=4))
+        some = iter(range(9))
+        assert list(engine.flow(refused, lambda: next(some, None), shared=10, size=4)) == list(range(9))
+    assert not multiprocessing.active_children()
+
+
+def test_a_flow_that_is_left_ends_its_workers() -> None:
+    tasks = iter([Asked(number=0), *(Asked(number=number, sleep_s=100.0) for number in range(1, 4))])
+    with engine_of(PROCESSES, workers=2, least_s=0.0) as engine:
+        flow = engine.flow(answered, lambda: next(tasks, None), shared=[1], size=3)
+        assert next(flow) == (1, 0)
+        flow.close()  # type: ignore[attr-defined]
+    assert not multiprocessing.active_children()
+
+
 def test_spawned_workers_answer_the_same() -> None:
     tasks, shared = [Asked(number=number) for number in range(5)], [4, 2]
     workers = ProcessWorkers(shared, 2, method="spawn")
     try:
-        found = [one for some in workers.results(answered, list(rounds(tasks, size=2))) for one in some]
+        found = [one for some in results(workers, answered, rounds(tasks, size=2)) for one in some]
     finally:
         workers.close()
     assert found == [(shared[task.number % 2], task.number) for task in tasks]
@@ -119,7 +180,7 @@ def test_the_error_is_that_of_the_first_task_that_fails(name: str, workers: int)
 def test_a_worker_that_dies_is_said_in_one_line(method: str) -> None:
     workers = ProcessWorkers(3, 2, method=method)
     with pytest.raises(ResourceError, match="a worker process of the search died") as caught:
-        list(workers.results(killed, [[0], [1], [2], [3], [4]]))
+        list(results(workers, killed, [[0], [1], [2], [3], [4]]))
     assert "\n" not in str(caught.value)
     assert not multiprocessing.active_children()
 
@@ -155,9 +216,10 @@ ORPHANS = """
 import os, sys, time
 from tests.search.engine.test_engines import Asked, answered
 from shardwright.search.engine.processes import ProcessWorkers, start_method
+from shardwright.search.engine.protocol import results
 
 workers = ProcessWorkers([1], 2)
-sent = workers.results(answered, [[Asked(number=0)], *([Asked(number=n, sleep_s=100.0)] for n in range(4))])
+sent = results(workers, answered, [[Asked(number=0)], *([Asked(number=n, sleep_s=100.0)] for n in range(4))])
 next(sent)
 import multiprocessing
 print(*(child.pid for child in multiprocessing.active_children()), flush=True)
@@ -181,8 +243,9 @@ class Counted:
     """Workers of this process, counted."""
 
     started: list[int] = field(default_factory=list)
-    portions: list[list[int]] = field(default_factory=list)
+    portions: list[int] = field(default_factory=list)
     ended: int = 0
+    killed: int = 0
 
     def __call__(self, shared: object, workers: int) -> _Held:
         self.started.append(workers)
@@ -194,9 +257,15 @@ class _Held:
     shared: object
     counted: Counted
 
-    def results(self, function: Callable[[Any, Any], Any], portions: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
-        self.counted.portions.append([len(portion) for portion in portions])
-        return ([function(self.shared, task) for task in portion] for portion in portions)
+    def begin(self, function: Callable[[Any, Any], Any], tasks: Sequence[Any]) -> list[Any]:
+        self.counted.portions.append(len(tasks))
+        return [function(self.shared, task) for task in tasks]
+
+    def taken(self, begun: list[Any]) -> list[Any]:
+        return begun
+
+    def kill(self) -> None:
+        self.counted.killed += 1
 
     def close(self) -> None:
         self.counted.ended += 1
@@ -218,15 +287,19 @@ def takes(clocks: list[Clock], task: float) -> float:
     return task
 
 
+def takes_as_long(clocks: list[Clock], task: float) -> float:
+    """The same by another name."""
+    return takes(clocks, task)
+
+
 def test_workers_are_started_for_work_that_is_worth_them() -> None:
     clock, counted = Clock(), Counted()
     held = [clock]
     engine = Pooled(workers=4, start=counted, least_s=2.0, clock=clock)
     assert engine.map(takes, [0.1] * 15, shared=held) == [0.1] * 15
+    engine.map(takes, [0.1] * 4, shared=held)
     assert counted.started == []
-    # What took 1.5 s so far is thought to take as long again, not two seconds; then it does.
-    engine.map(takes, [0.1] * 6, shared=held)
-    assert counted.started == []
+    # What was done and what is to come take two seconds together.
     engine.map(takes, [0.1] * 6, shared=held)
     assert counted.started == [4]
     # They stay as long as the same is shared, and one task alone is not sent.
@@ -236,8 +309,9 @@ def test_workers_are_started_for_work_that_is_worth_them() -> None:
     other = [clock]
     engine.map(takes, [0.1] * 6, shared=other)
     assert (counted.started, counted.ended) == ([4], 1)
-    # Tasks that are to follow count too.
+    # Tasks that are to follow count too, at the pace of those of their own function.
     engine.map(takes, [0.1] * 3, shared=other, more=10)
+    engine.map(takes_as_long, [0.0] * 3, shared=other, more=1000)
     assert counted.started == [4]
     engine.map(takes, [0.1] * 3, shared=other, more=20)
     assert counted.started == [4, 4]
@@ -249,14 +323,14 @@ def test_a_few_long_tasks_are_sent_as_soon_as_one_was_timed_and_short_ones_toget
     held = [clock]
     engine = Pooled(workers=2, start=counted, least_s=2.0, clock=clock)
     engine.map(takes, [5.0, 5.0, 5.0, 5.0], shared=held)
-    assert counted.portions == [[1, 1, 1]]
+    assert counted.portions == [1, 1, 1]
     engine.close()
     engine.map(takes, [0.0001] * 400, shared=held, expected_s=1.0)
-    assert counted.portions[1:] == [[1] * 400]
+    assert counted.portions[3:] == [1] * 400
     engine.close()
     engine.least_s = 0.01
     engine.map(takes, [0.0001] * 401, shared=held)
-    assert counted.portions[2:] == [[100, 100, 100, 100]]
+    assert counted.portions[403:] == [100, 100, 100, 100]
     engine.close()
 
 

@@ -20,6 +20,8 @@ def transversals(classes: Sequence[Group], *, island: Callable[[int], int]) -> t
 
     Source: zoo section 4, rule 4.
     """
+    if len(classes[0]) == 1:
+        return (tuple(sorted([device for (device,) in classes])),)
     first, *others = (sorted(members) for members in classes)
     groups = {device: [device] for device in first}
     for members in others:

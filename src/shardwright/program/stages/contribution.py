@@ -66,9 +66,10 @@ def sum_groups(
     Source: zoo section 4, rules 1-4 and 6.
     """
     cells = _Cells(shares, total)
+    computed = [(share.device, cells.of(share.work)) for share in shares]
     found: dict[tuple[tuple[Group, ...], tuple[Group, ...]], list[Box]] = {}
-    for boxes, own in _atoms(shares):
-        classes = _classes(own, cells, path=path)
+    for boxes, places in _atoms(shares):
+        classes = _classes([computed[place] for place in places], cells.total, path=path)
         found.setdefault(_groups(classes, islands=islands), []).extend(boxes)
     return tuple(
         SumGroup(elements=sum(map(volume, boxes)), groups=groups, copies=copies, boxes=tuple(boxes))
@@ -76,22 +77,31 @@ def sum_groups(
     )
 
 
-def _atoms(shares: tuple[Share, ...]) -> Iterable[tuple[list[Box], list[Share]]]:
-    """(boxes, shares that need them) of the parameter; boxes that the same shares need are together."""
-    by_need: dict[Box, list[Share]] = {}
-    for share in shares:
-        by_need.setdefault(share.need, []).append(share)
-    cuts = [ticks(lists) for lists in zip(*by_need, strict=True)]
-    needs: dict[tuple[int, ...], list[Box]] = {}
-    for need in by_need:
+def _atoms(shares: tuple[Share, ...]) -> Iterable[tuple[list[Box], list[int]]]:
+    """(boxes, places of the shares that need them) of the parameter; boxes that the same shares need are together."""
+    by_need: dict[Box, list[int]] = {}
+    for place, share in enumerate(shares):
+        by_need.setdefault(share.need, []).append(place)
+    for boxes, covering in atoms(by_need):
+        yield boxes, [place for need in covering for place in by_need[need]]
+
+
+def atoms(needs: Iterable[Box]) -> Iterable[tuple[list[Box], tuple[Box, ...]]]:
+    """(boxes, distinct needs that they lie in) of a parameter that is cut at all ends of its needs, in the order of its elements; boxes of
+    the same needs are together.
+    """
+    every = tuple(needs)
+    cuts = [ticks(lists) for lists in zip(*every, strict=True)]
+    inside: dict[tuple[int, ...], list[Box]] = {}
+    for need in every:
         for atom in product(*(cut.inside[one] for cut, one in zip(cuts, need, strict=True))):
-            needs.setdefault(atom, []).append(need)
+            inside.setdefault(atom, []).append(need)
     alike: dict[tuple[Box, ...], list[Box]] = {}
-    for atom in sorted(needs):
+    for atom in sorted(inside):
         box = tuple(cut.indices[tick] for cut, tick in zip(cuts, atom, strict=True))
-        alike.setdefault(tuple(needs[atom]), []).append(box)
+        alike.setdefault(tuple(inside[atom]), []).append(box)
     for covering, boxes in alike.items():
-        yield boxes, [share for need in covering for share in by_need[need]]
+        yield boxes, covering
 
 
 class _Cells:
@@ -115,13 +125,16 @@ class _Cells:
         return self._known[work]
 
 
-def _classes(shares: list[Share], cells: _Cells, *, path: str) -> tuple[Group, ...]:
-    """Devices by contribution, each class and all classes in device order."""
+def _classes(computed: Iterable[tuple[int, frozenset[_Cell]]], total: frozenset[_Cell] | None, *, path: str) -> tuple[Group, ...]:
+    """Devices by contribution, each class and all classes in device order.
+
+    Args:
+        computed: cells of each device's shares of one atom. total: all cells; None: whatever the shares cover.
+    """
     contribution: dict[int, frozenset[_Cell]] = {}
-    for share in shares:
-        own = cells.of(share.work)
-        before = contribution.get(share.device)
-        contribution[share.device] = own if before is None or before == own else before | own
+    for device, own in computed:
+        before = contribution.get(device)
+        contribution[device] = own if before is None or before == own else before | own
     classes: dict[frozenset[_Cell], list[int]] = {}
     for device in sorted(contribution):
         classes.setdefault(contribution[device], []).append(device)
@@ -136,8 +149,8 @@ def _classes(shares: list[Share], cells: _Cells, *, path: str) -> tuple[Group, .
                     rule="grad.overlap",
                     path=path,
                 )
-    if cells.total is not None and owner.keys() != cells.total:
-        lacking = len(cells.total - owner.keys())
+    if total is not None and owner.keys() != total:
+        lacking = len(total - owner.keys())
         raise StrategyError(
             "gradients of some tokens are computed nowhere" if lacking else "gradients of tokens outside the step",
             hint="holders of every part of a parameter must together work on the whole batch",

@@ -14,7 +14,7 @@ from math import lcm
 
 import numpy as np
 
-from shardwright.arrays import IntArray, distinct, listed
+from shardwright.arrays import IntArray, distinct, listed, numbered_rows
 from shardwright.hardware.graph import Units
 from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages
@@ -71,10 +71,9 @@ class _Colours:
         if there.size and there.min() == there.max() and grouping.of.min() >= 0:
             return
         there.sort(axis=1)
-        kinds = np.append(np.unique(there, axis=0, return_inverse=True)[1].reshape(-1), -1)
+        kinds = np.append(numbered_rows(there), -1)
         marks = kinds[grouping.of]
-        one = marks[:, 0] if marks.shape[1] == 1 else np.unique(marks, axis=0, return_inverse=True)[1].reshape(-1)
-        self.recolour(grouping.devices + base, one)
+        self.recolour(grouping.devices + base, marks[:, 0] if marks.shape[1] == 1 else numbered_rows(marks))
 
     def are_one(self, families: tuple[tuple[int, ...], ...]) -> bool:
         """Whether a stage's devices have one colour."""

@@ -15,9 +15,9 @@ from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.layout.cells import Cells, StageCells, dims_present, images, intervals, reference_runs
 from shardwright.program.layout.layout import Box, Indices, volume
-from shardwright.program.layout.partners import meeting
+from shardwright.program.layout.partners import meeting, transversals
 from shardwright.program.layout.projection import PARTS, Projection, Tokens, projection, tokens
-from shardwright.program.stages.contribution import Share, sum_groups
+from shardwright.program.stages.contribution import Share, atoms, sum_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,7 +98,7 @@ def sums_of(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) 
     Raises:
         StrategyError: contributions overlap without being equal (rule ``grad.overlap``).
     """
-    return _sums_of_equals(uses, length, islands) or _sums_by_device(uses, length, islands)
+    return _sums_of_equals(uses, length, islands) or _sums_by_tokens(uses, length, islands) or _sums_by_device(uses, length, islands)
 
 
 def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums | None:
@@ -171,6 +171,81 @@ def _equal_groups(
     return devices, need, groups, of
 
 
+def _sums_by_tokens(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums | None:
+    """The sums where every device holds one part, parts may overlap, and what devices contribute to an element is equal or of other tokens:
+    `sum_groups` as arrays.
+
+    None: it is not so, or contributions have unequal numbers of duplicates.
+    """
+    looked = [_looked(use, length) for use in uses]
+    names = {(use.turn, use.operator.name) for use in uses}
+    if len(names) < len(uses) or not all(_apart(lists) for one in looked for lists in one.tokens.parts):
+        return None
+    needs = {need: number for number, need in enumerate(dict.fromkeys(need for one in looked for need in one.needs))}
+    columns, works, parts = list[IntArray](), 0, 0
+    for use, one in zip(uses, looked, strict=True):
+        samples, positions = one.tokens.number
+        own = np.array([needs[need] for need in one.needs], dtype=np.int64)
+        work = works + samples * len(one.tokens.parts[1]) + positions
+        columns.append(
+            np.stack([one.tokens.devices + use.offset, own[one.rest.number], work, parts + numbered(one.parts)[one.rest.number]])
+        )
+        works, parts = works + len(one.tokens.parts[0]) * len(one.tokens.parts[1]), parts + len(one.parts)
+    devices, need, work, part = np.concatenate(columns, axis=1)[
+        :, np.argsort(np.concatenate([column[0] for column in columns]), kind="stable")
+    ]
+    if (devices[1:] == devices[:-1]).any():
+        return None
+    number: dict[tuple[int, ...], int] = {}
+    elements: dict[bytes, int] = {}
+    of = list[IntArray]()
+    for boxes, covering in atoms(needs):
+        covered = np.zeros(len(needs), dtype=np.bool_)
+        covered[[needs[one] for one in covering]] = True
+        here = np.flatnonzero(covered[need])
+        groups = _apart_groups(devices[here], work[here], part[here], islands)
+        if groups is None:
+            return None
+        key = groups.tobytes()
+        if key not in elements:
+            rows = [number.setdefault(tuple(group), len(number)) for group in groups.tolist()]
+            of.append(np.full(len(devices), -1, dtype=np.int64))
+            of[-1][np.searchsorted(devices, groups)] = np.array(rows, dtype=np.int64)[:, None]
+        elements[key] = elements.get(key, 0) + sum(map(volume, boxes))
+    return _sums_in_rows(uses, devices, np.stack(of, axis=1), list(elements.values()), filled(list(number)))
+
+
+def _apart_groups(devices: IntArray, work: IntArray, part: IntArray, islands: Units | None) -> IntArray | None:
+    """(groups, members) that sum an element, of devices with equal or disjoint work; None where parts of equal work differ, or not as many
+    devices do each.
+
+    Args:
+        devices: that hold it, sorted. work: tokens of each, by number. part: of all else, by number.
+    """
+    _, first, place, times = np.unique(work, return_index=True, return_inverse=True, return_counts=True)
+    if (times != times[0]).any() or (part != part[first][place]).any():
+        return None
+    if times[0] == 1:
+        return devices[None]
+    classes = devices[np.argsort(place, kind="stable")].reshape(1, len(times), int(times[0]))
+    groups = meeting(classes, islands)
+    if groups is None:
+        assert islands is not None
+        groups = np.array(transversals(sorted(map(tuple, classes[0].tolist())), island=islands.at), dtype=np.int64)
+    return groups[np.argsort(groups[:, 0])]
+
+
+def _sums_in_rows(uses: tuple[ParameterUse, ...], devices: IntArray, of: IntArray, elements: list[int], groups: IntArray) -> Sums:
+    """Args:
+    of: (devices, kinds of elements) group of each device, -1 = it holds none of them. elements: (kinds,).
+    """
+    order = np.argsort(of < 0, axis=1, kind="stable")
+    each, sums = (of >= 0).sum(axis=1), np.take_along_axis(of, order, axis=1)
+    some, width = each > 0, int(each.max(initial=0))
+    counts = np.where(sums < 0, -1, np.array(elements, dtype=np.int64)[order])
+    return Sums(uses=uses, devices=devices[some], groups=groups, of=sums[some, :width], elements=counts[some, :width])
+
+
 def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums:
     """The sums of any shares."""
     every = tuple(share for use in uses for share in shares(use, (use.turn, use.operator.name), length))
@@ -209,7 +284,10 @@ def numbered(values: Iterable[Hashable]) -> IntArray:
 
 def filled(rows: Sequence[Sequence[int]]) -> IntArray:
     """Rows of unequal length as an array, filled up with -1."""
-    result = np.full((len(rows), max(map(len, rows), default=0)), -1, dtype=np.int64)
+    lengths = {len(row) for row in rows}
+    if len(lengths) == 1:
+        return np.array(rows, dtype=np.int64)
+    result = np.full((len(rows), max(lengths, default=0)), -1, dtype=np.int64)
     for row, values in zip(result, rows, strict=True):
         row[: len(values)] = values
     return result

@@ -12,7 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
-from shardwright.arrays import IntArray, distinct
+from shardwright.arrays import IntArray, distinct, numbered_rows
 from shardwright.hardware.graph import Units
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.operator import OperatorClass
@@ -63,8 +63,7 @@ def _trait(grouping: Grouping, columns: Sequence[IntArray]) -> Trait:
     differing = [column for column in columns if len(column) and column.min() != column.max()]
     if not differing:
         return Trait(grouping=grouping, marks=np.zeros(len(grouping.devices), dtype=np.int64), plain=True)
-    marks = np.unique(np.stack(differing, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
-    return Trait(grouping=grouping, marks=marks, plain=False)
+    return Trait(grouping=grouping, marks=numbered_rows(np.stack(differing, axis=1)), plain=False)
 
 
 def _alone(devices: IntArray) -> Grouping:
@@ -223,7 +222,7 @@ def _alike(tables: Sequence[IntArray]) -> IntArray:
     rows = np.concatenate(tables, axis=1)
     if not rows.size or (rows == rows[0]).all():
         return np.zeros(len(rows), dtype=np.int64)
-    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    return numbered_rows(rows)
 
 
 @lru_cache(maxsize=4096)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Final
 
-from shardwright.search.engine.protocol import Done, Result, Shared, Task, Workers, rounds
+from shardwright.search.engine.protocol import Ask, Done, Result, Shared, Task, Workers, results, rounds
 
 LEAST_S: Final = 2.0
 """Seconds of work below which one process is enough."""
 PORTION_S: Final = 0.02
 """Seconds of the tasks that go to a worker together: sending some takes about a thousandth of one."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A task of a flow, and what its result is taken by; None = no worker has it."""
+
+    task: Any
+    begun: Any = None
 
 
 @dataclass(slots=True)
@@ -33,8 +42,7 @@ class Pooled:
     clock: Callable[[], float] = time.monotonic
     _shared: object = None
     _started: Workers | None = None
-    _spent_s: float = 0.0
-    _timed: int = 0
+    _spent: dict[object, tuple[float, int]] = field(default_factory=dict)
 
     def map(
         self,
@@ -47,46 +55,90 @@ class Pooled:
         done: Done | None = None,
     ) -> list[Result]:
         """As `Engine.map`."""
-        if shared is not self._shared:
-            self.close()
-            self._shared = shared
-        results: list[Result] = []
-        while len(results) < len(tasks) and not self._is_worth_workers(len(tasks) - len(results), more, expected_s):
-            begun = self.clock()
-            results.append(function(shared, tasks[len(results)]))
-            self._spent_s += self.clock() - begun
-            self._timed += 1
+        self._hold(shared)
+        found: list[Result] = []
+        while len(found) < len(tasks) and not self._is_worth_workers(function, len(tasks) - len(found), more, expected_s):
+            found.append(self._here(function, shared, tasks[len(found)]))
             if done is not None:
-                done(len(results))
-        rest = tasks[len(results) :]
+                done(len(found))
+        rest = tasks[len(found) :]
         if rest:
-            workers = self._started = self._started or self.start(shared, self.workers)
+            workers = self._workers(shared)
             try:
-                for some in workers.results(function, list(rounds(rest, size=self._portion(len(rest), expected_s)))):
-                    results += some
+                for some in results(workers, function, rounds(rest, size=self._portion(function, len(rest), expected_s))):
+                    found += some
                     if done is not None:
-                        done(len(results))
+                        done(len(found))
             except BaseException:
                 self._started = None
                 raise
-        return results
+        return found
 
-    def _mean_s(self, expected_s: float) -> float:
-        return self._spent_s / self._timed if self._timed else expected_s
+    def flow(
+        self, function: Callable[[Shared, Task], Result], ask: Ask[Task], *, shared: Shared, size: int, more: int = 0
+    ) -> Iterator[Result]:
+        """As `Engine.flow`."""
+        self._hold(shared)
+        waiting: deque[_Waiting] = deque()
+        try:
+            while True:
+                while len(waiting) < size and (task := ask()) is not None:
+                    waiting.append(_Waiting(task))
+                if not waiting:
+                    return
+                here = [one for one in waiting if one.begun is None]
+                if here and (len(here) < len(waiting) or self._is_worth_workers(function, len(here), more, 0.0)):
+                    workers = self._workers(shared)
+                    for one in here:
+                        one.begun = workers.begin(function, [one.task])
+                first = waiting.popleft()
+                more -= 1
+                if first.begun is None:
+                    yield self._here(function, shared, first.task)
+                else:
+                    yield self._workers(shared).taken(first.begun)[0]
+        except BaseException:
+            started, self._started = self._started, None
+            if started is not None:
+                started.kill()
+            raise
 
-    def _is_worth_workers(self, left: int, more: int, expected_s: float) -> bool:
-        """More than one task is left, and there are workers or work for them. What was done so far is thought to come again."""
+    def _hold(self, shared: object) -> None:
+        if shared is not self._shared:
+            self.close()
+            self._shared = shared
+
+    def _workers(self, shared: object) -> Workers:
+        self._started = self._started or self.start(shared, self.workers)
+        return self._started
+
+    def _here(self, function: Callable[[Shared, Task], Result], shared: Shared, task: Task) -> Result:
+        """A task in this process, timed."""
+        begun = self.clock()
+        found = function(shared, task)
+        spent, timed = self._spent.get(function, (0.0, 0))
+        self._spent[function] = spent + self.clock() - begun, timed + 1
+        return found
+
+    def _mean_s(self, function: object, expected_s: float) -> float:
+        spent, timed = self._spent.get(function, (0.0, 0))
+        return spent / timed if timed else expected_s
+
+    def _is_worth_workers(self, function: object, left: int, more: int, expected_s: float) -> bool:
+        """More than one task is left, and there are workers or work for them: what was done so far and what is to come."""
         if self.workers < 2 or left < 2:
             return False
-        return self._started is not None or max(self._spent_s, (left + more) * self._mean_s(expected_s)) > self.least_s
+        done = sum(spent for spent, _ in self._spent.values())
+        return self._started is not None or done + (left + more) * self._mean_s(function, expected_s) > self.least_s
 
-    def _portion(self, tasks: int, expected_s: float) -> int:
+    def _portion(self, function: object, tasks: int, expected_s: float) -> int:
         """Tasks that go to a worker together: not so many that another one waits for none."""
-        mean_s = self._mean_s(expected_s)
+        mean_s = self._mean_s(function, expected_s)
         return max(min(ceil(PORTION_S / mean_s) if mean_s > 0 else tasks, ceil(tasks / (2 * self.workers))), 1)
 
     def close(self) -> None:
         """End the workers."""
-        started, self._started, self._shared, self._spent_s, self._timed = self._started, None, None, 0.0, 0
+        started, self._started, self._shared = self._started, None, None
+        self._spent.clear()
         if started is not None:
             started.close()

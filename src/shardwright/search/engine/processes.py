@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from threading import Thread
@@ -38,34 +38,38 @@ class ProcessWorkers:
         self._told = context.RawValue("i", _RUN)
         self._pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(shared, self._told, os.getpid()))
 
-    def results(self, function: Callable[[Any, Any], Any], portions: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
-        """As `Workers.results`."""
+    def begin(self, function: Callable[[Any, Any], Any], tasks: Sequence[Any]) -> Future[list[Any]]:
+        """As `Workers.begin`."""
+        with warnings.catch_warnings():
+            # Later versions of Python warn of forks beside threads. Ours wait for one another at no lock.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                return self._pool.submit(_work, function, tasks)
+            except BrokenProcessPool as error:
+                self.kill()
+                raise worker_died() from error
+
+    def taken(self, begun: Future[list[Any]]) -> list[Any]:
+        """As `Workers.taken`."""
         try:
-            with warnings.catch_warnings():
-                # Later versions of Python warn of forks beside threads. Ours wait for one another at no lock.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                futures = [self._pool.submit(_work, function, portion) for portion in portions]
-            for future in futures:
-                yield self._awaited(future)
+            while not begun.done():
+                wait([begun], timeout=LOOK_S)
+                if STOP.is_set():
+                    self._told.value = _STOP
+            return begun.result()
         except BrokenProcessPool as error:
-            self._kill()
+            self.kill()
             raise worker_died() from error
         except BaseException:
-            self._kill()
+            self.kill()
             raise
-
-    def _awaited(self, future: Future[list[Any]]) -> list[Any]:
-        while not future.done():
-            wait([future], timeout=LOOK_S)
-            if STOP.is_set():
-                self._told.value = _STOP
-        return future.result()
 
     def close(self) -> None:
         """End them when they have nothing to do."""
         self._pool.shutdown()
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """As `Workers.kill`."""
         self._told.value = _END
         self._pool.shutdown(cancel_futures=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 Shared = TypeVar("Shared")
@@ -10,6 +10,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 Done = Callable[[int], None]
 """Called with how many of the tasks are done."""
+Ask = Callable[[], Task | None]
+"""Gives the next task, None where there is none yet."""
 
 
 class Engine(Protocol):
@@ -44,6 +46,24 @@ class Engine(Protocol):
         """
         ...
 
+    def flow(
+        self, function: Callable[[Shared, Task], Result], ask: Ask[Task], *, shared: Shared, size: int, more: int = 0
+    ) -> Iterator[Result]:
+        """``function(shared, task)`` of one task after another, in the order in which they are asked for, at most `size` under way.
+
+        A task is asked for whenever fewer are under way: at the beginning, and after each result, once it was taken. So what a task is made
+        of is what all results but the last `size` - 1 before it say, whatever the workers are: as in `rounds`, but that no worker waits
+        for the last task of a round.
+
+        Args:
+            function, shared: as of `map`. ask: the next task; None = there is none before another result was taken. more: tasks that may
+                follow the first ones. The flow is taken to its end: to leave it ends the workers.
+
+        Raises:
+            As `map`.
+        """
+        ...
+
     def close(self) -> None:
         """End the workers."""
         ...
@@ -52,13 +72,32 @@ class Engine(Protocol):
 class Workers(Protocol):
     """Processes that hold what the tasks share."""
 
-    def results(self, function: Callable[[Any, Any], Any], portions: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
-        """The results of each portion of tasks, in order. Raises as `Engine.map`; then the workers have ended."""
+    def begin(self, function: Callable[[Any, Any], Any], tasks: Sequence[Any]) -> Any:
+        """Let a worker do some tasks; what `taken` waits for."""
+        ...
+
+    def taken(self, begun: Any) -> list[Any]:
+        """Their results. Raises as `Engine.map`; then the workers have ended."""
+        ...
+
+    def kill(self) -> None:
+        """End them at once."""
         ...
 
     def close(self) -> None:
         """End them."""
         ...
+
+
+def results(workers: Workers, function: Callable[[Any, Any], Any], portions: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
+    """The results of each portion of tasks, in order; all are begun at once. Raises as `Engine.map`; then the workers have ended."""
+    begun = [workers.begin(function, portion) for portion in portions]
+    try:
+        for one in begun:
+            yield workers.taken(one)
+    except BaseException:
+        workers.kill()
+        raise
 
 
 def rounds(tasks: Sequence[Task], *, size: int) -> Iterator[Sequence[Task]]:

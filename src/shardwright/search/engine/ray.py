@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -23,12 +23,14 @@ class RayWorkers:
             self._ray.init(log_to_driver=False, configure_logging=False, **_begun_with(workers))
         self._shared, self._work = self._ray.put(shared), self._ray.remote(_work)
 
-    def results(self, function: Callable[[Any, Any], Any], portions: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
-        """As `Workers.results`."""
-        sent = [self._work.remote(self._shared, function, list(portion)) for portion in portions]
+    def begin(self, function: Callable[[Any, Any], Any], tasks: Sequence[Any]) -> Any:
+        """As `Workers.begin`."""
+        return self._work.remote(self._shared, function, list(tasks))
+
+    def taken(self, begun: Any) -> list[Any]:
+        """As `Workers.taken`."""
         try:
-            for one in sent:
-                yield self._ray.get(one)
+            found: list[Any] = self._ray.get(begun)
         except BaseException as error:
             self.close()
             if isinstance(error, self._ray.exceptions.RayTaskError):
@@ -36,10 +38,16 @@ class RayWorkers:
             if isinstance(error, self._ray.exceptions.RayError):
                 raise worker_died() from error
             raise
+        return found
+
+    def kill(self) -> None:
+        """As `Workers.kill`: Ray's tasks that run are not told."""
+        self.close()
 
     def close(self) -> None:
         """End Ray, if it was begun here."""
         if self._is_ours:
+            self._is_ours = False
             self._ray.shutdown()
 
 

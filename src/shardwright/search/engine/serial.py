@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from shardwright.search.engine.protocol import Done, Result, Shared, Task
+from shardwright.search.engine.protocol import Ask, Done, Result, Shared, Task
 
 
 @dataclass(slots=True)
@@ -31,6 +32,18 @@ class Serial:
             if done is not None:
                 done(len(results))
         return results
+
+    def flow(
+        self, function: Callable[[Shared, Task], Result], ask: Ask[Task], *, shared: Shared, size: int, more: int = 0
+    ) -> Iterator[Result]:
+        """As `Engine.flow`."""
+        waiting: deque[Task] = deque()
+        while True:
+            while len(waiting) < size and (task := ask()) is not None:
+                waiting.append(task)
+            if not waiting:
+                return
+            yield function(shared, waiting.popleft())
 
     def close(self) -> None:
         """Nothing to end."""

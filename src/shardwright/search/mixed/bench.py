@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from shardwright.program.problem import Problem
-from shardwright.search.engine.protocol import Engine
+from shardwright.search.engine.protocol import Ask, Engine
 from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.terms import Ground
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -37,6 +38,14 @@ class Bench:
     def place(self, market: Market) -> int:
         """Where a market stands among all."""
         return next(place for place, one in enumerate(self.stock.markets) if one is market)
+
+    def place_of(self, ground: Ground) -> int:
+        """Where the first market on a ground stands among all."""
+        return next(place for place, one in enumerate(self.stock.markets) if one.ground is ground)
+
+    def flow(self, function: Callable[[Stock, Task], Result], ask: Ask[Task], *, size: int, more: int = 0) -> Iterator[Result]:
+        """``function(stock, task)`` of one task after another; as `Engine.flow`."""
+        return self.engine.flow(function, ask, shared=self.stock, size=size, more=more)
 
     def map(self, function: Callable[[Stock, Task], Result], tasks: Sequence[Task], *, more: int = 0) -> list[Result]:
         """``function(stock, task)`` of every task, in their order; as `Engine.map`."""

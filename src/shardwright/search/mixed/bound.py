@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from math import exp, floor, log, log1p
 
 import numpy as np
@@ -23,8 +23,8 @@ FINE = 0.0005
 """From one limit of the grid to the next."""
 FIRST = 16
 """Steps of the grid by which a limit is lowered first."""
-ROUND = 16
-"""Frames that are tested before the clock is looked at; whatever the workers."""
+AT_ONCE = 16
+"""Frames that are tested at once, whatever the workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,22 +67,33 @@ class Closing:
     def close(self, limit_s: float, *, most: int) -> bool:
         """Close frames at a limit, and split those that stay open, in at most so many tests; whether all are closed."""
         # The widest first, so that no part of the space is split to the end before another is begun.
-        waiting: dict[Frame, Values | None] = dict.fromkeys(first_frames(self.market.ground))
+        waiting: deque[tuple[Frame, Values | None]] = deque((frame, None) for frame in first_frames(self.market.ground))
         self.closed.clear()
         self.open.clear()
-        end = self.tests + most
-        while waiting and self.tests < end:
-            if self.clock.passed():
-                return False
-            some = dict(islice(waiting.items(), min(ROUND, end - self.tests)))
-            left = self._left(some, limit_s)
-            waiting = {frame: start for frame, start in waiting.items() if frame not in some}
-            for frame, values in left.items():
-                parts = split(frame)
-                waiting |= dict.fromkeys(parts, values)
-                if not parts:
-                    self.open[frame] = values
-        self.open |= waiting
+        begun, place, left = deque[Frame](), self.bench.place(self.market), most
+
+        def ask() -> Pricing | None:
+            nonlocal left
+            if not waiting or not left or self.clock.passed():
+                return None
+            left -= 1
+            frame, start = waiting.popleft()
+            begun.append(frame)
+            return Pricing(market=place, frame=frame, limit_s=limit_s, start=start)
+
+        for dual, values in self.bench.flow(tested, ask, size=AT_ONCE, more=most):
+            frame = begun.popleft()
+            self.tests += 1
+            if values is None:
+                self.closed[frame] = dual
+                continue
+            parts = split(frame)
+            waiting.extend((part, values) for part in parts)
+            if not parts:
+                self.open[frame] = values
+        if self.clock.stopped_at:
+            return False
+        self.open |= dict(waiting)
         return not self.open
 
     def lowered(self, limit_s: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -14,7 +15,7 @@ from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Frame
 from shardwright.search.mixed.bench import Bench, Stock
 from shardwright.search.mixed.compose import compositions, dealt
-from shardwright.search.mixed.incumbents import Standing
+from shardwright.search.mixed.incumbents import Lanes, MixedCandidate, Standing, candidate
 from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.terms import first_frames, replica_edges
 
@@ -35,10 +36,7 @@ LANES = 2
 OTHERS = 4
 """Times as many looks, and simulations, plans have in which no lane shards as those have in which one does, where there are both."""
 AT_ONCE = 4
-"""Limits of a market that are priced in a round, whatever the workers."""
-
-Lanes = list[tuple[int, int, int]]
-"""(shape, replicas, microbatches) of each lane."""
+"""Limits of a market that are looked at at once, whatever the workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +44,12 @@ class Look:
     """A frame of a market whose compositions by a limit are looked for.
 
     Args:
-        market: its place on the bench. turn: of the frame. step: share of the limit by which the next is later where prices close this
-            one. left: limits at which compositions are looked for. values: what is known of its shapes.
+        market: its place on the bench, with some options. turn: of the frame. step: share of the limit by which the next is later where
+            prices close this one. left: limits at which compositions are looked for. values: what is known of its shapes.
     """
 
     market: int
+    options: Options
     turn: int
     frame: Frame
     limit_s: float
@@ -65,31 +64,30 @@ class Look:
 
 
 class Seen(NamedTuple):
-    """What is known of a frame's shapes by a limit, and whether prices close it."""
+    """What is known of a frame's shapes by a limit, and its compositions cut; None = prices close it."""
 
     values: Values
-    closed: bool
+    found: list[tuple[Lanes, MixedCandidate | None]] | None
 
 
-def priced(stock: Stock, look: Look) -> Seen:
-    """Whether prices close a frame by a limit."""
+def looked(stock: Stock, look: Look) -> Seen:
+    """Whether prices close a frame by a limit, and else compositions of it."""
     market = stock.markets[look.market]
     dual, values = market.priced(look.frame, look.limit_s, start=look.values)
-    return Seen(values, dual.samples < market.batch)
-
-
-def composed(stock: Stock, look: Look) -> tuple[Values, list[Lanes]]:
-    """Compositions of a frame by a limit, and what is known of its shapes then."""
-    market = stock.markets[look.market]
+    if dual.samples < market.batch:
+        return Seen(values, None)
     pools = market.ground.table.pools
-    dual, values = market.priced(look.frame, look.limit_s, start=look.values, thorough=True)
+    dual, values = market.priced(look.frame, look.limit_s, start=values, thorough=True)
     lanes, node = max(LANES, len(pools)), max(pool.node for pool in pools)
     found = [
         dealt(one, market.shapes, batch=market.batch)
         for grain in dict.fromkeys((node, 1))
         for one in compositions(market, dual, values, replicas=look.frame.replicas, lanes=lanes, grain=grain, most=PAIRS)
     ]
-    return values, found
+    distinct: dict[tuple[tuple[int, int, int], ...], Lanes] = {}
+    for one in found:
+        distinct.setdefault(tuple(sorted(one)), one)
+    return Seen(values, [(one, candidate(market, one, look.limit_s, look.options)) for one in distinct.values() if one])
 
 
 @dataclass(slots=True)
@@ -98,43 +96,37 @@ class Composing:
 
     Args:
         waiting: a heap. A frame that prices close at a limit waits for one that is later by its step, twice as far each time; one that
-            they do not is looked at, and waits for the next level.
-        left: limits at which compositions are still looked for in this round. share: part of the looks of a round that it has.
+            they do not waits for the next level.
+        left: limits at which compositions are still looked for in this round. under_way: looks, each of which may be at such a limit.
+        share: part of the looks of a round that it has.
     """
 
     market: Market
     options: Options
     waiting: list[tuple[tuple[float, int], Look]]
     left: int = 0
+    under_way: int = 0
     share: int = 1
 
-    def next(self, standing: Standing) -> list[Look]:
-        """The smallest limits, taken from the heap."""
-        found: list[Look] = []
-        while self.left and self.waiting and len(found) < AT_ONCE and self.waiting[0][0][0] < standing.best_s * WORTH:
-            found.append(heappop(self.waiting)[1])
-        return found
+    def next(self, standing: Standing) -> Look | None:
+        """The smallest limit, taken from the heap; None = there is none to be looked at now."""
+        if self.under_way >= min(self.left, AT_ONCE) or not self.waiting or self.waiting[0][0][0] >= standing.best_s * WORTH:
+            return None
+        self.under_way += 1
+        return heappop(self.waiting)[1]
 
-    def chosen(self, looks: Sequence[tuple[Look, Seen]]) -> list[Look]:
-        """Of frames that were priced those of which compositions are looked for; the others wait, closed ones for a later limit."""
-        found: list[Look] = []
-        for look, seen in looks:
-            known = replace(look, values=seen.values)
-            if seen.closed:
-                self._wait(replace(known, limit_s=look.limit_s * (1 + look.step), step=min(2 * look.step, COARSEST)))
-            elif self.left:
-                self.left -= 1
-                found.append(known)
-            else:
-                self._wait(known)
-        return found
-
-    def take(self, standing: Standing, look: Look, values: Values, found: list[Lanes]) -> None:
-        """Let compositions wait for their simulation."""
-        for lanes in found:
-            standing.consider(self.market, lanes, look.limit_s, self.options)
+    def take(self, standing: Standing, look: Look, seen: Seen) -> None:
+        """Let compositions wait for their simulation, and the frame for another limit."""
+        self.under_way -= 1
+        known = replace(look, values=seen.values)
+        if seen.found is None:
+            self._wait(replace(known, limit_s=look.limit_s * (1 + look.step), step=min(2 * look.step, COARSEST)))
+            return
+        self.left -= 1
+        for lanes, one in seen.found:
+            standing.wait(lanes, one, self.options)
         if look.left > 1:
-            self._wait(replace(look, limit_s=look.limit_s * (1 + RISE), left=look.left - 1, values=values))
+            self._wait(replace(known, limit_s=look.limit_s * (1 + RISE), left=look.left - 1))
 
     def _wait(self, look: Look) -> None:
         heappush(self.waiting, (look.rank, look))
@@ -158,15 +150,19 @@ def look_at_limits(standing: Standing, bench: Bench, composing: Sequence[Composi
     """Let compositions wait for their simulation, at so many limits of each market at most, the smallest first."""
     for one in composing:
         one.left = max(most * FEW // max(len(one.market.shapes), FEW) // one.share, 1)
-    while not standing.ends():
-        asked = [(one, one.next(standing)) for one in composing]
-        if not any(looks for _, looks in asked):
-            return
-        seen = iter(bench.map(priced, [look for _, looks in asked for look in looks]))
-        chosen = [(one, look) for one, looks in asked for look in one.chosen([(look, next(seen)) for look in looks])]
-        found = bench.map(composed, [look for _, look in chosen])
-        for (one, look), (values, lanes) in zip(chosen, found, strict=True):
-            one.take(standing, look, values, lanes)
+    begun = deque[tuple[Composing, Look]]()
+
+    def ask() -> Look | None:
+        for one in sorted(composing, key=lambda one: one.under_way):
+            if (look := one.next(standing)) is not None:
+                begun.append((one, look))
+                return look
+        return None
+
+    more = sum(one.left for one in composing)
+    for seen in bench.flow(looked, lambda: None if standing.ends() else ask(), size=AT_ONCE * len(composing), more=more):
+        one, look = begun.popleft()
+        one.take(standing, look, seen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +183,7 @@ def _begun(bench: Bench, options: Options, asked: First, limit_s: float, values:
     market, waiting = bench.stock.markets[asked.market], []
     for turn, frame in enumerate(composed_frames(asked.frame) if values is not None else []):
         assert values is not None
-        look = Look(market=asked.market, turn=turn, frame=frame, limit_s=limit_s, step=RISE, left=LEVELS, values=values)
+        look = Look(market=asked.market, options=options, turn=turn, frame=frame, limit_s=limit_s, step=RISE, left=LEVELS, values=values)
         waiting.append((look.rank, look))
     share = OTHERS if asked.frame.sharded and not first_frames(market.ground)[0].sharded else 1
     return Composing(market=market, options=options, waiting=waiting, share=share)

@@ -212,7 +212,7 @@ def _narrowed(
             break
         if number in PROVED:
             say("polish the best", number)
-            polish(standing, grounds)
+            polish(standing, bench, grounds)
             if standing.best_s >= proved_s:
                 continue
             say("prove that nothing is faster", number)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from math import inf
 
 from shardwright.errors import ShardwrightError
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
-from shardwright.search.engine.protocol import rounds
 from shardwright.search.frames import Frame
 from shardwright.search.limit import Limit
 from shardwright.search.mixed.bench import Bench, Stock
@@ -22,10 +23,12 @@ from shardwright.search.mixed.terms import Ground
 from shardwright.simulator.simulate import SimulatedPlan, simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
+Lanes = list[tuple[int, int, int]]
+"""(shape, replicas, microbatches) of each lane."""
 LOOSE = 1.25
 """Times a limit by which a lane may end under the terms of the plan's own frame."""
 AT_ONCE = 8
-"""Plans of a round, whatever the workers: each is simulated unless what was known before the round rules it out."""
+"""Plans that are simulated at once, whatever the workers: each unless what was known before the last so many rules it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,28 @@ class MixedCandidate:
     def kinds(self) -> tuple[tuple[int, ...], ...]:
         """Rows of the stages of each lane, which say what its gradient sums are like."""
         return tuple(sorted({lane.rows for lane in self.plan.lanes}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulating:
+    """A plan to be simulated.
+
+    Args:
+        market: a market on its ground, by its place on the bench. whole: all of the simulation is asked for, not its seconds alone.
+    """
+
+    market: int
+    plan: MixedPlan
+    options: Options
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A plan that was simulated and fits. Args: whole: None = it was not asked for."""
+
+    seconds: float
+    whole: SimulatedPlan | None
 
 
 @dataclass(slots=True)
@@ -80,22 +105,32 @@ class Standing:
 
     def attempt(self, plan: Plan, mixed: MixedPlan | None) -> float:
         """Simulate a plan, and keep it if it fits and is faster. Its seconds; inf = it does not fit, or says what lowering leaves out."""
-        return self.take(plan, mixed, simulated(self.problem, plan))
+        done = simulated(self.problem, plan)
+        return self.take(mixed, plan.options, None if done is None else Step(seconds=done.step_time_s, whole=done), lambda: plan)
 
-    def take(self, plan: Plan, mixed: MixedPlan | None, done: SimulatedPlan | None) -> float:
-        """Keep a plan that was simulated if it is faster. Its seconds; inf = it does not fit."""
+    def take(self, mixed: MixedPlan | None, options: Options, step: Step | None, written: Callable[[], Plan]) -> float:
+        """Keep a plan that was simulated if it is faster. Its seconds; inf = it does not fit.
+
+        Args:
+            written: the plan in the general form.
+        """
         self.looked_at += 1
-        if done is None:
+        if step is None:
             self.infeasible += 1
             return inf
         self.simulated += 1
         if mixed is not None:
-            self.ranked.append((done.step_time_s, len(self.ranked), mixed, plan.options))
+            self.ranked.append((step.seconds, len(self.ranked), mixed, options))
         if self.after is not None:
-            self.after(plan, mixed, done)
-        if done.step_time_s < self.best_s:
-            self.best_s, self.best, self.mixed = done.step_time_s, plan, mixed
-        return done.step_time_s
+            assert step.whole is not None
+            self.after(written(), mixed, step.whole)
+        if step.seconds < self.best_s:
+            self.best_s, self.best, self.mixed = step.seconds, written(), mixed
+        return step.seconds
+
+    def simulating(self, market: int, plan: MixedPlan, options: Options) -> Simulating:
+        """A plan to be simulated. Args: market: place of one on its ground."""
+        return Simulating(market=market, plan=plan, options=options, whole=self.after is not None)
 
     def set_aside(self) -> None:
         """Plans that cannot be faster than the best wait no longer."""
@@ -105,25 +140,37 @@ class Standing:
         self.bounded += len(slower)
         self.looked_at += len(slower)
 
-    def consider(self, market: Market, lanes: list[tuple[int, int, int]], limit_s: float, options: Options) -> None:
+    def consider(self, market: Market, lanes: Lanes, limit_s: float, options: Options) -> None:
         """Cut some lanes as well as can be, and let the plan wait for its simulation."""
+        if lanes and (options, tuple(sorted(lanes))) not in self.seen:
+            self.wait(lanes, candidate(market, lanes, limit_s, options), options)
+
+    def wait(self, lanes: Lanes, one: MixedCandidate | None, options: Options) -> None:
+        """Let lanes that were cut wait for their simulation, unless they were looked at. Args: one: None = no cut of them fits."""
         key = (options, tuple(sorted(lanes)))
-        if not lanes or key in self.seen:
+        if key in self.seen:
             return
         self.seen.add(key)
-        total = sum(replicas for _, replicas, _ in lanes)
-        tp = min(int(market.shapes.tp[shape]) for shape, _, _ in lanes)
-        sharded = any(bool(market.shapes.sharded[shape]) for shape, _, _ in lanes)
-        frame = Frame(replicas=(total, total), tp=tp, nodes=(0.0, market.ground.nodes), sharded=sharded, alone=sharded and len(lanes) == 1)
-        cut = cut_lanes(market.ground, market.terms(frame), market, lanes, limit_s=limit_s * LOOSE)
-        if cut is None:
+        if one is None:
             self.looked_at += 1
             self.infeasible += 1
-            return
-        plan, slowest = cut
-        seconds = slowest * market.ground.jitter(frame_of(market.ground.table, plan))
-        likely = seconds + likely_later(market, plan)
-        self.waiting.append(MixedCandidate(seconds=seconds, likely_s=likely, plan=plan, options=options, sharded=sharded))
+        else:
+            self.waiting.append(one)
+
+
+def candidate(market: Market, lanes: Lanes, limit_s: float, options: Options) -> MixedCandidate | None:
+    """Some lanes, each cut as well as can be; None where no cut fits."""
+    total = sum(replicas for _, replicas, _ in lanes)
+    tp = min(int(market.shapes.tp[shape]) for shape, _, _ in lanes)
+    sharded = any(bool(market.shapes.sharded[shape]) for shape, _, _ in lanes)
+    frame = Frame(replicas=(total, total), tp=tp, nodes=(0.0, market.ground.nodes), sharded=sharded, alone=sharded and len(lanes) == 1)
+    cut = cut_lanes(market.ground, market.terms(frame), market, lanes, limit_s=limit_s * LOOSE)
+    if cut is None:
+        return None
+    plan, slowest = cut
+    seconds = slowest * market.ground.jitter(frame_of(market.ground.table, plan))
+    likely = seconds + likely_later(market, plan)
+    return MixedCandidate(seconds=seconds, likely_s=likely, plan=plan, options=options, sharded=sharded)
 
 
 def simulated(problem: Problem, plan: Plan) -> SimulatedPlan | None:
@@ -135,9 +182,10 @@ def simulated(problem: Problem, plan: Plan) -> SimulatedPlan | None:
     return done if done.fits else None
 
 
-def simulated_there(stock: Stock, plan: Plan) -> SimulatedPlan | None:
-    """The same of the problem of a bench."""
-    return simulated(stock.problem, plan)
+def simulated_there(stock: Stock, asked: Simulating) -> Step | None:
+    """The same of a plan that is not written out yet, of the problem of a bench."""
+    done = simulated(stock.problem, general_plan(stock.markets[asked.market].ground, asked.plan, options=asked.options))
+    return None if done is None else Step(seconds=done.step_time_s, whole=done if asked.whole else None)
 
 
 def simulate_best(standing: Standing, bench: Bench, grounds: Mapping[Options, Ground], *, most: int, sharded: bool = False) -> None:
@@ -146,19 +194,24 @@ def simulate_best(standing: Standing, bench: Bench, grounds: Mapping[Options, Gr
     Args:
         sharded: of those plans in which some lane shards, or else in which none does.
     """
+    places = {options: bench.place_of(ground) for options, ground in grounds.items()}
     tried = 0
     while any(one.sharded == sharded for one in standing.waiting) and tried < most and not standing.ends():
         standing.set_aside()
-        turn = list(islice(_in_turn(standing, sharded=sharded), most - tried))
-        for some in rounds(turn, size=AT_ONCE):
-            asked = [one for one in some if one.seconds < standing.best_s]
-            if not asked or standing.ends():
-                continue
-            plans = [general_plan(grounds[one.options], one.plan, options=one.options) for one in asked]
-            for one, plan, done in zip(asked, plans, bench.map(simulated_there, plans), strict=True):
-                standing.take(plan, one.plan, done)
-                standing.waiting.remove(one)
-            tried += len(asked)
+        turn, begun = islice(_in_turn(standing, sharded=sharded), most - tried), deque[MixedCandidate]()
+
+        def ask(turn: Iterator[MixedCandidate] = turn, begun: deque[MixedCandidate] = begun) -> Simulating | None:
+            one = next((one for one in turn if one.seconds < standing.best_s), None)
+            if one is None or standing.ends():
+                return None
+            begun.append(one)
+            return standing.simulating(places[one.options], one.plan, one.options)
+
+        for step in bench.flow(simulated_there, ask, size=AT_ONCE, more=most - tried):
+            one = begun.popleft()
+            standing.take(one.plan, one.options, step, partial(general_plan, grounds[one.options], one.plan, options=one.options))
+            standing.waiting.remove(one)
+            tried += 1
 
 
 def _in_turn(standing: Standing, *, sharded: bool) -> Iterator[MixedCandidate]:

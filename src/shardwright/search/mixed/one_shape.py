@@ -11,7 +11,7 @@ from shardwright.cost.model_flops import LONGEST_STEP_S
 from shardwright.runtime.runtime import Options
 from shardwright.search.mixed.bench import Bench, Stock
 from shardwright.search.mixed.composing import WORTH, whole_frame
-from shardwright.search.mixed.incumbents import LOOSE, Standing
+from shardwright.search.mixed.incumbents import LOOSE, Lanes, MixedCandidate, Standing, candidate
 from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.parts import weights_of
 
@@ -24,10 +24,12 @@ class Equal:
     """Replicas that share the batch equally.
 
     Args:
-        market: its place on the bench. limit_s: by which they end. whole: what is known of shapes by then of any number of replicas.
+        market: its place on the bench, with some options. limit_s: by which they end. whole: what is known of shapes by then of any number
+            of replicas.
     """
 
     market: int
+    options: Options
     replicas: int
     limit_s: float
     whole: Values
@@ -48,14 +50,14 @@ def look_at_one_shape(standing: Standing, bench: Bench, market: Market, options:
 def _look_at_equal(standing: Standing, bench: Bench, market: Market, options: Options, whole: Values, place: int) -> None:
     limit = whole.limit_s
     counts = [replicas for replicas in range(1, market.ground.most_replicas + 1) if market.batch % replicas == 0]
-    asked = [Equal(market=place, replicas=replicas, limit_s=limit, whole=whole) for replicas in counts]
-    for replicas, found in zip(counts, bench.map(shapes_that_end, asked), strict=True):
-        for shape, microbatches in found:
-            standing.consider(market, [(shape, replicas, microbatches)], limit / LOOSE, options)
+    asked = [Equal(market=place, options=options, replicas=replicas, limit_s=limit, whole=whole) for replicas in counts]
+    for found in bench.map(shapes_that_end, asked):
+        for lanes, one in found:
+            standing.wait(lanes, one, options)
 
 
-def shapes_that_end(stock: Stock, asked: Equal) -> list[tuple[int, int]]:
-    """(shape, microbatches of each replica) of those that do the batch by the limit, of the shapes that fill most of the cluster."""
+def shapes_that_end(stock: Stock, asked: Equal) -> list[tuple[Lanes, MixedCandidate | None]]:
+    """Lanes that do the batch by the limit, cut, of the shapes that fill most of the cluster."""
     market, replicas = stock.markets[asked.market], asked.replicas
     shapes = market.shapes
     each = np.where(market.batch % (replicas * shapes.mbs) == 0, market.batch // (replicas * shapes.mbs), 0)
@@ -71,4 +73,5 @@ def shapes_that_end(stock: Stock, asked: Equal) -> list[tuple[int, int]]:
     which = which[np.argsort(-(shapes.use[which] @ weights_of(market)), kind="stable")[:SINGLE]]
     market.refine(values, which, above=each[which] - 1)
     ends = which[values.microbatches[which] == each[which]]
-    return list(zip(ends.tolist(), each[ends].tolist(), strict=True))
+    alone: list[Lanes] = [[(shape, replicas, microbatches)] for shape, microbatches in zip(ends.tolist(), each[ends].tolist(), strict=True)]
+    return [(lanes, candidate(market, lanes, asked.limit_s / LOOSE, asked.options)) for lanes in alone]

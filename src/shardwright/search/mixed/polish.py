@@ -2,44 +2,53 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 from math import lcm
 
 from shardwright.runtime.runtime import Options
-from shardwright.search.mixed.incumbents import Standing
+from shardwright.search.mixed.bench import Bench
+from shardwright.search.mixed.incumbents import Simulating, Standing, simulated_there
 from shardwright.search.mixed.place import MixedLane, MixedPlan, general_plan
 from shardwright.search.mixed.terms import Ground
 
 BEST, TRIES = 2, 16
 """Plans that are changed, and changes that are tried of each at most."""
+AT_ONCE = 4
+"""Changes that are tried at once, whatever the workers."""
 FEW = 4
 """Microbatches that a lane gives another at most."""
 
 
-def polish(standing: Standing, grounds: Mapping[Options, Ground]) -> None:
-    """Change each of the best plans step by step; the first change that helps it is kept, until none does or TRIES are spent."""
+def polish(standing: Standing, bench: Bench, grounds: Mapping[Options, Ground]) -> None:
+    """Change each of the best plans step by step; a change that helps it is kept, until none does or TRIES are spent."""
     for seconds, _, plan, options in sorted(standing.ranked)[:BEST]:
-        climb(standing, grounds[options], seconds, plan, options)
+        climb(standing, bench, grounds[options], seconds, plan, options)
 
 
-def climb(standing: Standing, ground: Ground, seconds: float, plan: MixedPlan, options: Options) -> None:
-    """Change one plan step by step."""
-    tries, helped = 0, True
-    while helped:
-        helped = False
-        for other in neighbours(ground, plan):
-            if (options, other) in standing.seen:
-                continue
-            if tries == TRIES or standing.ends():
-                return
-            standing.seen.add((options, other))
-            tries += 1
-            found = standing.attempt(general_plan(ground, other, options=options), other)
-            if found < seconds:
-                seconds, plan, helped = found, other, True
-                break
+def climb(standing: Standing, bench: Bench, ground: Ground, seconds: float, plan: MixedPlan, options: Options) -> None:
+    """Change one plan step by step. Of changes that are under way when one helps, the others are still of the plan before it."""
+    place, begun, tries = bench.place_of(ground), deque[MixedPlan](), 0
+    others = neighbours(ground, plan)
+
+    def ask() -> Simulating | None:
+        nonlocal tries
+        other = next((one for one in others if (options, one) not in standing.seen), None)
+        if other is None or tries == TRIES or standing.ends():
+            return None
+        tries += 1
+        standing.seen.add((options, other))
+        begun.append(other)
+        return standing.simulating(place, other, options)
+
+    for step in bench.flow(simulated_there, ask, size=AT_ONCE, more=TRIES):
+        other = begun.popleft()
+        found = standing.take(other, options, step, partial(general_plan, ground, other, options=options))
+        if found < seconds:
+            seconds, others = found, neighbours(ground, other)
 
 
 def neighbours(ground: Ground, plan: MixedPlan) -> Iterator[MixedPlan]:

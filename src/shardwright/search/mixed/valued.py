@@ -218,17 +218,18 @@ def _look_fast(search: GoalSearch) -> None:
         look_at_limits(standing, bench, composing, most=limits)
         simulate_best(standing, bench, grounds, most=most)
         simulate_best(standing, bench, grounds, most=most // OTHERS, sharded=True)
-    polish(standing, grounds)
+    polish(standing, bench, grounds)
     standing.waiting = []
 
 
 def _polish(search: GoalSearch) -> None:
     """Change the best plan, or those of the front, step by step: on the same nodes what ends earlier takes less."""
     book = search.book
+    bench = Bench.of(Serial(), book.standing.problem, tuple(search.markets.values()))
     for point in book.front() if search.goal.objective == PARETO else (search.best,):
         if point is not None and point.mixed is not None and not book.ends():
             options = point.plan.options
-            climb(book.standing, search.markets[options].ground, point.seconds, point.mixed, options)
+            climb(book.standing, bench, search.markets[options].ground, point.seconds, point.mixed, options)
 
 
 def _first(search: GoalSearch) -> float:

@@ -1,0 +1,45 @@
+"""Who sums a parameter, as arrays and from each device's share: the same wherever arrays say anything."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from shardwright.hardware.graph import Units
+from shardwright.program.stages import parameter_sums
+from shardwright.program.stages.parameter_sums import ParameterUse, Sums
+from shardwright.search.mixed.incumbents import simulated
+from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.place import general_plan
+from shardwright.search.mixed.terms import Ground
+from tests.search.mixed.members import KINDS, batch_of, drawn_plan, mixed_problem, with_batch
+from tests.tiers import in_both, many, random_of
+
+
+@in_both
+def test_lanes_of_unlike_parts_sum_as_each_devices_share_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Counter[str]()
+    arrays = parameter_sums._sums_by_tokens
+
+    def both(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums | None:
+        found, true = arrays(uses, length, islands), parameter_sums._sums_by_device(uses, length, islands)
+        seen["by share" if found is None else "as arrays"] += 1
+        if found is not None:
+            for name in ("devices", "groups", "of", "elements"):
+                assert np.array_equal(getattr(found, name), getattr(true, name))
+        return found
+
+    monkeypatch.setattr(parameter_sums, "_sums_by_tokens", both)
+    parameter_sums.sums_of.cache_clear()
+    for number in range(many(2, 12)):
+        problem = mixed_problem(random_of(f"sums {number}"), kind=KINDS[number % len(KINDS)])
+        market = Market.of(Ground.of(problem))
+        for turn in range(3):
+            plan = drawn_plan(market, random.Random(turn), lanes=2 + turn % 2)
+            if plan is not None:
+                own = with_batch(problem, batch_of(market.ground, plan))
+                simulated(own, general_plan(Ground.of(own), plan))
+    assert seen["as arrays"] > 10
