@@ -1,10 +1,12 @@
 """Prompts and answers on workers of their own: a prompt's cache goes over a link before its answer goes on.
 
 A prompt runs at a prefill worker, then its bytes go to a decode worker, then the request decodes there: with vLLM from the prompt's last
-token on, so that the first token of the answer is one of the decode worker; with the others the first token comes along. A prefill worker's
-link is shared: transfers under way at once each have an equal part of its bandwidth. In a closed loop who is done at the decode workers
-brings the next one to the prefill workers, so the three are run again and again with the arrivals that came out, until they are those that
-went in. What happens before an arrival that is wrong is right, so each time at least as many are as come within the shortest request.
+token on, so that the first token of the answer is one of the decode worker; with the others the first token comes along. A prefill
+worker's link is shared: transfers under way at once each have an equal part of its bandwidth.
+
+In a closed loop who is done at the decode workers brings the next one to the prefill workers, so the three are run again and again with the
+arrivals that came out, until they are those that went in. What happens before an arrival that is wrong is right, so each time at least as
+many are as come within the shortest request.
 
 Left out: a decode worker that fetches a cache only when it has blocks for it (vLLM), where the transfer begins with one of its iterations.
 """

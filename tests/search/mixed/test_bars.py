@@ -32,7 +32,7 @@ def answer(model: str, cluster: str, batch: int) -> MixedAnswer:
             *("llama-2-13b", 1024, 0.03),
             marks=pytest.mark.xfail(
                 strict=True,
-                reason="4.7 %: 1 % whole replicas, 3 % sums, 0.5 % lanes that shard; frames by members of a sum in a node: 3.6 % (decision 15)",
+                reason="4.7 %: 1 % whole replicas, 3 % sums, 0.5 % lanes that shard; frames by members of a sum would leave 3.6 %",
             ),
         ),
         ("llama-2-13b", 4096, 0.03),

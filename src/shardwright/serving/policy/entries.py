@@ -73,7 +73,7 @@ def schedule(state: State, rank: int, request: int, tokens: int) -> None:
     state.batch[rank, slot, entry, TOKENS] = tokens
     state.batch[rank, slot, entry, BEFORE] = before
     state.batch[rank, slot, entry, SAMPLED] = 1 if sampled else 0
-    came = state.settings[ONLY_ANSWERS] and before > 0
+    came = state.settings[ONLY_ANSWERS] > 0 and before > 0
     state.batch[rank, slot, entry, DECODES] = 1 if (answered > 0 or came) and known - before == 1 else 0
     state.batch[rank, slot, entry, LIFE] = state.requests[request, PREEMPTED]
     state.requests[request, COMPUTED] = min(before + tokens, known)
