@@ -174,7 +174,7 @@ class Counted:
     def send(self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)) -> None:
         raise AssertionError("one worker")
 
-    def land(self, worker: int, request: int, *, rank: int = 0) -> None:
+    def land(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
         raise AssertionError("one worker")
 
 

@@ -11,12 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from shardwright.errors import StrategyError
 from shardwright.execute.serve.batches import Part
 from shardwright.execute.serve.blocks import BlockTables, Reach
 from shardwright.execute.serve.scheduled import Scheduled, Serves, run_split
 from shardwright.execute.serve.server import server
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded
+from shardwright.runtime.engines.engine import Batching
 from tests.execute.served import SEED, Degrees, family, plan, texts, worst
 from tests.execute.test_serve_scheduled import POLICIES, Case, Log, case_of, watched
 from tests.tiers import many, random_of
@@ -38,7 +40,8 @@ class SplitCase:
         """Logs of both, and how often some request was preempted, as `serving.disaggregation` puts simulations together."""
         requests = self.prefill.requests
         log, prefill = watched(requests, self.prefill)
-        there = np.flatnonzero(~np.isnan(prefill.last_s) & (requests.outputs > 1))
+        own_first = self.decode.scheduler.batching is Batching.MIXED
+        there = np.flatnonzero(~np.isnan(prefill.last_s) & ((requests.outputs > 1) | own_first))
         came = prefill.last_s[there] + requests.arrival_s[0] + self.turns
         order = np.argsort(came, kind="stable")
         if not len(order):
@@ -79,13 +82,15 @@ class CountedWorkers:
 
     def release(self, worker: int, request: int, *, rank: int = 0) -> None:
         self.tables[worker][rank].release(request)
+        self.under_way.pop(request, None)
 
     def send(self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)) -> None:
-        self.under_way[request] = self.tables[source][ranks[0]].cached[request]
+        end = self.tables[source][ranks[0]].cached[request]
         self.release(source, request, rank=ranks[0])
+        self.under_way[request] = end
 
-    def land(self, worker: int, request: int, *, rank: int = 0) -> None:
-        end = self.under_way.pop(request)
+    def land(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
+        assert self.under_way.pop(request) - end in (0, 1)
         self.tables[worker][rank].receive(request, first=end, end=end)
 
 
@@ -117,7 +122,7 @@ def test_logs_of_both_workers_are_the_simulators(name: str) -> None:
         pytest.param("prompts first", "latent", ({"tp": 2, "ep": 2}, {"dp": 2, "ep": 2}), marks=pytest.mark.proof),
         pytest.param("mixed", "windows, sinks and experts", ({"tp": 2, "pp": 2}, {"dp": 2}), marks=pytest.mark.proof),
         pytest.param("in flight, nobody evicted", "sliding window", ({"dp": 2}, {"pp": 2}), marks=pytest.mark.proof),
-        pytest.param("mixed", "delta rule", ({"tp": 2}, {"dp": 2, "ep": 2}), marks=pytest.mark.proof),
+        pytest.param("prompts first", "delta rule", ({"tp": 2}, {"dp": 2, "ep": 2}), marks=pytest.mark.proof),
     ],
 )
 def test_answers_of_both_workers_are_the_unsplit_models(policy: str, name: str, degrees: tuple[Degrees, Degrees]) -> None:
@@ -150,3 +155,13 @@ def test_answers_of_both_workers_are_the_unsplit_models(policy: str, name: str, 
     assert lengths == {r: i + o for r, (i, o) in enumerate(zip(case.prefill.inputs, case.prefill.outputs, strict=True)) if r in lengths}
     worst(served)
     assert not served.under_way
+
+
+def test_a_state_does_not_go_back() -> None:
+    model = family("mamba-2")
+    served = server(model, [plan(model, {}), plan(model, {})], prompts=texts(model, lengths=(5,)), source=seeded(model, seed=SEED))
+    served.iterate(0, [[Part(request=0, tokens=5, past=0)]])
+    served.send(0, source=0, target=1)
+    with pytest.raises(StrategyError) as error:
+        served.land(1, 0, end=4)
+    assert error.value.rule == "serve.state"

@@ -15,7 +15,7 @@ from shardwright.execute.serve.served import Log, ServedProof
 from shardwright.serving.deployment import Pool, Worker
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.on_worker import on_worker
-from shardwright.serving.policy.state import ENTRY, LIFE, PREEMPTED, TOKENS, State, new_state
+from shardwright.serving.policy.state import COMPUTES_FIRST, ENTRY, LIFE, ONLY_ANSWERS, PREEMPTED, TOKENS, State, new_state
 from shardwright.serving.problem import ServingProblem
 from shardwright.serving.request import ServingRequest
 from shardwright.serving.requests import Requests, Served
@@ -133,7 +133,8 @@ def _simulated(requests: Requests, sides: tuple[_Side, ...]) -> Log:
     log, served = sides[0].simulated(requests)
     if len(sides) == 1:
         return log
-    there = np.flatnonzero(~np.isnan(served.last_s) & (requests.outputs > 1))
+    own_first = sides[1].state(requests).settings[ONLY_ANSWERS] == COMPUTES_FIRST
+    there = np.flatnonzero(~np.isnan(served.last_s) & ((requests.outputs > 1) | own_first))
     came = served.last_s[there] + requests.arrival_s[0] + TURNS
     order = np.argsort(came, kind="stable")
     chosen = there[order]

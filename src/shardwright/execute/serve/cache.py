@@ -53,13 +53,14 @@ class DeviceCache:
         """The first position that is still held."""
         return self.tables.held[reach, request].first * self.tables.block_tokens
 
-    def land(self, request: int) -> None:
-        """What came of a request goes to its blocks, and its states are there."""
+    def land(self, request: int, *, end: int) -> None:
+        """What came of a request goes to its blocks, up to position `end`, and its states are there."""
         for reach, spot, start, values in self.arrived.pop(request, []):
             if reach is None:
                 self.states[request, spot] = values
-            else:
-                self.put(reach, spot, request=request, start=start, values=values[0])
+                continue
+            low = max(start, self.first(reach, request))
+            self.put(reach, spot, request=request, start=low, values=values[0, low - start : end - start])
 
     def drop(self, blocks: dict[Reach, list[int]], *, request: int | None = None) -> None:
         """Forget blocks, and the states of a request and what came of it."""

@@ -19,6 +19,7 @@ from shardwright.serving.policy.iteration import arrive, give, leave, never_fits
 from shardwright.serving.policy.state import (
     AHEAD,
     BEFORE,
+    COMPUTES_FIRST,
     DONE,
     ENTRY,
     GUESSES,
@@ -49,8 +50,8 @@ class Serves(Protocol):
         """What lives of a request goes from one worker to another, where it waits."""
         ...
 
-    def land(self, worker: int, request: int, *, rank: int = 0) -> None:
-        """What was sent has blocks from now on."""
+    def land(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
+        """What was sent has blocks from now on, up to position `end`."""
         ...
 
 
@@ -193,7 +194,10 @@ class Scheduled:
             for part in parts:
                 if part.request in self.sent:
                     self.sent.remove(part.request)
-                    self.server.land(self.worker, part.request, rank=rank)
+                    if part.past:
+                        self.server.land(self.worker, part.request, end=part.past, rank=rank)
+                    else:
+                        self.server.release(self.worker, part.request, rank=rank)
         self.server.iterate(self.worker, planned.ranks)
         self.log += [(now, part.request, part.tokens) for parts in planned.ranks for part in parts]
 
@@ -211,13 +215,14 @@ def run_split(prefill: Scheduled, decode: Scheduled, *, turns: int) -> None:
     """Serve what the prefill worker expects: its state is of prompts alone, that of the other worker of answers alone.
 
     What lives of a request goes over when its first token is there, and is expected at the decode worker `turns` turns later; of several at
-    once the lowest number first. A request of one token does not go.
+    once the lowest number first. A request of one token does not go, unless the decode worker computes the first token itself (once more).
     """
     now: int | None = 0
     while now is not None:
         for request in sorted(prefill.end(now)):
             source = prefill.rank_of[request]
-            target = decode.expect(now + turns, request) if decode.state.requests[request, OUTPUTS] > 1 else None
+            goes = decode.state.settings[ONLY_ANSWERS] == COMPUTES_FIRST or decode.state.requests[request, OUTPUTS] > 1
+            target = decode.expect(now + turns, request) if goes else None
             if target is None:
                 prefill.release([request])
             else:

@@ -10,7 +10,7 @@ import torch
 from shardwright.errors import StrategyError
 from shardwright.execute.serve.batches import Part, Rows, rows_of
 from shardwright.execute.serve.cached import Absorb
-from shardwright.execute.serve.transfer import Side, transfer_task
+from shardwright.execute.serve.transfer import Side, has_states, transfer_task
 from shardwright.execute.serve.worker import CacheSize, ServingWorker, iteration_task, serving_worker
 from shardwright.execute.shares.parameters import Source
 from shardwright.execute.transport.in_process import run
@@ -85,9 +85,20 @@ class Server:
         self.release(source, request, rank=ranks[0])
         self.under_way[request] = end
 
-    def land(self, worker: int, request: int, *, rank: int = 0) -> None:
-        """What was sent of a request to a worker has blocks there from now on."""
-        self.workers[worker].land(rank, request, end=self.under_way.pop(request))
+    def land(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
+        """What was sent of a request to a worker has blocks there from now on, up to position `end`.
+
+        Raises:
+            StrategyError: more was sent, and the model has states, which cannot go back (rule ``serve.state``).
+        """
+        sent = self.under_way.pop(request)
+        if end < sent and has_states(self.workers[worker].model):
+            raise StrategyError(
+                f"request {request} goes on at {end} with the state behind {sent} tokens",
+                hint="a decode worker that computes a prompt's last token itself (vLLM) cannot be executed for models with states",
+                rule="serve.state",
+            )
+        self.workers[worker].land(rank, request, end=end)
 
     def _check(self, worker: ServingWorker, ranks: Sequence[Sequence[Part]]) -> None:
         if len(ranks) != worker.ranks:

@@ -16,6 +16,7 @@ from shardwright.execute.serve.worker import ServingWorker, site_of
 from shardwright.execute.shares.operator_shares import place_of
 from shardwright.execute.transport.requests import Task
 from shardwright.model.ir.block import Block
+from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.layout.layout import Holding, Interval, Layout
 from shardwright.program.stages.parts import Segment, StageParts
@@ -57,6 +58,11 @@ def kept_by(block: Block) -> tuple[Kept, ...]:
         elif operator.scan is not None:
             found.append(Kept(operator=operator, number=0, reads=0, per_head=operator.scan.head_dim * operator.scan.state))
     return tuple(found)
+
+
+def has_states(model: Model) -> bool:
+    """Something that lives is of a whole sequence, not of its positions."""
+    return any(kept.reach is None for block in model.blocks for kept in kept_by(block))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +107,8 @@ def _positions(source: Side, target: Side, kept: Kept, request: int, end: int) -
         return 0, min(end, kept.last) if kept.last else 1
     first = source.tables.held[kept.reach, request].first * source.tables.block_tokens
     size = target.tables.block_tokens
-    return max(first, kept.reach.first(end) // size * size), end
+    # The last position may be computed once more there.
+    return max(first, kept.reach.first(end - 1) // size * size), end
 
 
 def _lying(side: Side, stage: StageParts, segment: Segment, kept: Kept, *, rows: int) -> Layout:

@@ -92,7 +92,7 @@ class ServingWorker:
         self.drop(rank, self.tables[rank].receive(request, first=end, end=end))
         for device, cache in self.caches.items():
             if self.rank_of[device] == rank:
-                cache.land(request)
+                cache.land(request, end=end)
 
     def drop(self, rank: int, blocks: dict[Reach, list[int]], *, request: int | None = None) -> None:
         """Tell the devices of a rank in this process."""
