@@ -39,7 +39,7 @@ def test_free_transfer_and_endless_decode_are_the_prefill_queue_alone(batching: 
     endless = scheduler(max_sequences=1000, blocks=10**6, token_budget=10**4)
     split = serve_split(requests, (step_table(), constant(1e-12)), (Fleet(scheduler=own), Fleet(scheduler=endless)), FREE)
     alone = serve(replace(requests, outputs=np.ones_like(requests.outputs)), step_table(), Fleet(scheduler=own))
-    np.testing.assert_allclose(split.served.first_s, alone.last_s, rtol=1e-12)
+    np.testing.assert_allclose(split.served.first_s, alone.last_s, rtol=1e-8)
     np.testing.assert_allclose(split.served.last_s, alone.last_s, rtol=1e-8)
 
 
@@ -49,7 +49,12 @@ def test_a_transfer_waits_for_its_bytes() -> None:
     link = Link(bandwidth=1e9, latency_s=0.001, bytes_per_token=1e6)
     split = serve_split(requests, (constant(0.01), constant(0.002)), fleets, link)
     np.testing.assert_allclose(split.transfer_s, 0.001 + 0.512)
-    np.testing.assert_allclose(split.served.last_s - split.served.first_s, 0.513 + 0.002)
+    np.testing.assert_allclose(split.served.first_s - split.served.arrival_s, 0.010 + 0.513 + 0.002)
+    np.testing.assert_allclose(split.served.last_s - split.served.first_s, 0.002)
+    brought = (fleets[0], Fleet(scheduler=scheduler(Batching.PREFILL_FIRST)))
+    split = serve_split(requests, (constant(0.01), constant(0.002)), brought, link)
+    np.testing.assert_allclose(split.served.first_s - split.served.arrival_s, 0.010 + 0.513)
+    np.testing.assert_allclose(split.served.last_s - split.served.first_s, 0.002)
     layered = serve_split(requests, (constant(0.01), constant(0.002)), fleets, replace(link, layers=16))
     np.testing.assert_allclose(layered.transfer_s, 0.001 + 0.032)
 

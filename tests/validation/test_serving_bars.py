@@ -24,12 +24,12 @@ PAIRS = (
 )
 WAITING = "whether requests wait, near capacity"
 MISSED = {
-    "TPOT": "median 12.2 % of 8 %, mean 19.0 % of 12 %",
-    "TPOT, each model held out": "median 12.2 % of 10 %, mean 19.0 % of 14 %",
+    "TPOT": "median 12.1 % of 8 %, mean 19.1 % of 12 %",
+    "TPOT, each model held out": "median 12.1 % of 10 %, mean 19.1 % of 14 %",
     "TPOT, tensorrt-llm, b200-sxm": "median 27.0 % of 15 %",
     "TTFT, vLLM": "median 44.1 % of 15 %",
     "TTFT": "median 45.1 % of 20 %",
-    "E2E": "median 12.7 % of 10 %",
+    "E2E": "median 12.5 % of 10 %",
     "maximum throughput, dense": "mean 30.7 % of 12 %",
     "maximum throughput, experts": "mean 33.5 % of 20 %",
     "DeepSeek-R1, attention DP 8 and EP 8": "the worst of three 39.4 % off, of 10 %",

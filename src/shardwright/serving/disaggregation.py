@@ -1,9 +1,12 @@
 """Prompts and answers on workers of their own: a prompt's cache goes over a link before its answer goes on.
 
-A request runs at a prefill worker to its first token, then its bytes go to a decode worker, then it decodes there. A prefill worker's link
-is shared: transfers under way at once each have an equal part of its bandwidth. In a closed loop who is done at the decode workers brings
-the next one to the prefill workers, so the three are run again and again with the arrivals that came out, until they are those that went
-in. What happens before an arrival that is wrong is right, so each time at least as many are as come within the shortest request.
+A prompt runs at a prefill worker, then its bytes go to a decode worker, then the request decodes there: with vLLM from the prompt's last
+token on, so that the first token of the answer is one of the decode worker; with the others the first token comes along. A prefill worker's
+link is shared: transfers under way at once each have an equal part of its bandwidth. In a closed loop who is done at the decode workers
+brings the next one to the prefill workers, so the three are run again and again with the arrivals that came out, until they are those that
+went in. What happens before an arrival that is wrong is right, so each time at least as many are as come within the shortest request.
+
+Left out: a decode worker that fetches a cache only when it has blocks for it (vLLM), where the transfer begins with one of its iterations.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray
+from shardwright.runtime.engines.engine import Batching
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.loop import serve
 from shardwright.serving.requests import Requests, Served
@@ -89,7 +93,8 @@ def _once(
     ready = prefill.last_s[there]
     total = link.bytes_per_sequence + link.bytes_per_token * requests.inputs[there]
     transfer = shared_seconds(ready, total / link.layers / link.bandwidth, prefill.worker[there]) + link.latency_s
-    more = requests.outputs[there] > 1
+    own_first = fleets[1].scheduler.batching is Batching.MIXED
+    more = (requests.outputs[there] > 1) | own_first
     which = np.flatnonzero(there)[more]
     order = np.argsort(ready[more] + transfer[more], kind="stable")
     chosen = which[order]
@@ -99,6 +104,7 @@ def _once(
     preempted = prefill.preempted.copy()
     start = came[0] if len(came) else 0.0
     last[chosen], worker[chosen] = decode.last_s + start, decode.worker
+    first[chosen] = decode.first_s + start if own_first else came
     preempted[chosen] += decode.preempted
     seconds = np.full(len(there), np.nan)
     seconds[there] = transfer

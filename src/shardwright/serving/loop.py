@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import allocation_free, inner
+from shardwright.compiled import allocation_free, compiling, inner
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.policy.folded import end_member, ending, plan_folded
 from shardwright.serving.policy.guesses import tokens_given
@@ -106,7 +106,8 @@ def serve(requests: Requests, table: StepTable, fleet: Fleet) -> Served:
         slowest=np.zeros(NUM_PARTS),
         counts=np.zeros(NUM_COUNTS),
     )
-    run_all(state, steady, columns, run, fleet.guessing.chances(scheduler.guesses))
+    with compiling():
+        run_all(state, steady, columns, run, fleet.guessing.chances(scheduler.guesses))
     return served_of(
         state,
         arrival=run.arrival,

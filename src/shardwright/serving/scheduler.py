@@ -24,7 +24,7 @@ class Scheduler:
             `Engine`. watermark: blocks that are free behind an admission, where others run.
         guesses: checked in each iteration beside the token. lookahead: tokens for which blocks are taken beyond those. asynchronous: an
             iteration is planned while the one before it runs. only_prompts: a request is done with its first token (a worker that
-            prefills). only_answers: it comes with its prompt's cache and its first token, which need blocks but no time.
+            prefills). only_answers: its prompt's cache comes from elsewhere, and needs blocks but no time.
     """
 
     batching: Batching
@@ -80,10 +80,18 @@ class Scheduler:
                 self.asynchronous,
                 seed,
                 self.knows_ends and not self.prefix_cache,
-                self.only_answers,
+                self._answers_alone(),
             ],
             dtype=np.int64,
         )
+
+    def _answers_alone(self) -> int:
+        """0 = it does prompts too. vLLM's worker that decodes computes a prompt's last token, and so the first of the answer, itself
+        (`COMPUTES_FIRST`); with the others' the first token comes along (`BRINGS_FIRST`).
+        """
+        if not self.only_answers:
+            return 0
+        return 2 if self.batching is Batching.MIXED else 1
 
     def shares(self) -> FloatArray:
         """Of answers that are expected: at first, at least, less in each iteration; tokens granted to each where some were sent back,

@@ -17,6 +17,7 @@ from shardwright.serving.policy.prefix_nodes import (
 from shardwright.serving.policy.state import (
     BLOCK_TOKENS,
     BLOCKS,
+    COMPUTES_FIRST,
     COUNT,
     FIRST,
     FREE,
@@ -112,7 +113,8 @@ def cached_tokens(state: State, rank: int, request: int) -> int:
 def done_tokens(state: State, request: int, cached: int) -> int:
     """Tokens that need not be computed: those that are `cached`, or that came with a request whose prompt was computed elsewhere."""
     if state.settings[ONLY_ANSWERS] and state.requests[request, PREEMPTED] == 0:
-        return int(state.requests[request, INPUTS])
+        own = 1 if state.settings[ONLY_ANSWERS] == COMPUTES_FIRST else 0
+        return int(state.requests[request, INPUTS] - own)
     return cached
 
 

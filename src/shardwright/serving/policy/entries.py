@@ -18,6 +18,7 @@ from shardwright.serving.policy.state import (
     LIFE,
     NUM_RUNNING,
     NUM_STARTED,
+    ONLY_ANSWERS,
     ONLY_PROMPTS,
     ORDER,
     OUTPUTS,
@@ -72,7 +73,8 @@ def schedule(state: State, rank: int, request: int, tokens: int) -> None:
     state.batch[rank, slot, entry, TOKENS] = tokens
     state.batch[rank, slot, entry, BEFORE] = before
     state.batch[rank, slot, entry, SAMPLED] = 1 if sampled else 0
-    state.batch[rank, slot, entry, DECODES] = 1 if answered > 0 and known - before == 1 else 0
+    came = state.settings[ONLY_ANSWERS] and before > 0
+    state.batch[rank, slot, entry, DECODES] = 1 if (answered > 0 or came) and known - before == 1 else 0
     state.batch[rank, slot, entry, LIFE] = state.requests[request, PREEMPTED]
     state.requests[request, COMPUTED] = min(before + tokens, known)
     if sampled:

@@ -86,6 +86,7 @@ from shardwright.serving.scheduler import Scheduler
     NUM_SETTINGS,
 ) = range(21)
 MIXED, PREFILL_FIRST, IN_FLIGHT = range(3)
+NEVER, BRINGS_FIRST, COMPUTES_FIRST = range(3)
 OF_CHUNK, OF_PROMPT, OF_WHOLE, OF_ESTIMATE = range(4)
 
 # Columns of `shares`, from `Scheduler.shares`.
@@ -157,14 +158,13 @@ def new_state(requests: Requests, scheduler: Scheduler, *, ranks: int = 1, slots
     columns = np.zeros((n, NUM_REQUEST_COLUMNS), dtype=np.int64)
     columns[:, INPUTS], columns[:, OUTPUTS] = requests.inputs, requests.outputs
     columns[:, (NEXT, OWN_RUN, ENDS)] = NONE
-    if scheduler.only_answers:
-        # Its first token came with its prompt.
+    settings = scheduler.settings(key_tokens=requests.block_tokens, seed=seed)
+    if settings[ONLY_ANSWERS] == BRINGS_FIRST:
         columns[:, GENERATED] = 1
     of_rank = np.zeros((ranks, NUM_RANK_COLUMNS), dtype=np.int64)
     of_rank[:, (WAITING_HEAD, WAITING_TAIL, LRU_HEAD, LRU_TAIL, NODE_FREE, CHUNKED)] = NONE
     of_rank[:, SINCE_LOOK] = scheduler.polling
     of_rank[:, FREE] = scheduler.blocks
-    settings = scheduler.settings(key_tokens=requests.block_tokens, seed=seed)
     sequences = scheduler.max_sequences
     num_nodes = scheduler.blocks + 2 if scheduler.prefix_cache else 0
     nodes = np.zeros((ranks, num_nodes, NUM_NODE_COLUMNS), dtype=np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from shardwright.errors import InfeasibleError
 from shardwright.hardware.catalog.serving_constants import ServingConstants
 from shardwright.job.serving import ClosedLoop, Lengths
 from shardwright.runtime.engines.engine import Admission
@@ -21,7 +22,7 @@ NEAR_CAPACITY: Final = (0.8, 1.2)
 
 
 def predict_serving(case: ServingCase, constants: ServingConstants) -> ServingPrediction:
-    """What `serve-simulate` says of a case. Raises as `ServingEvaluator`."""
+    """What `serve-simulate` says of a case. Raises as `ServingEvaluator`; a run none of whose requests is let in is infeasible."""
     problem = problem_of_serving(case, constants=constants)
     own = [on_worker(problem, pool.worker) for pool in case.deployment.pools]
     requests = draw(problem.job, block_tokens=own[0].engine.block_tokens)
@@ -31,6 +32,8 @@ def predict_serving(case: ServingCase, constants: ServingConstants) -> ServingPr
         require_room(memory, longest=longest)
     blocks = tuple(memory.blocks for memory in memories)
     seen = metrics(requests, simulated(problem, case.deployment, requests, blocks=blocks))
+    if not seen.num_requests:
+        raise InfeasibleError("every request is refused: none is let in under the engine's limits")
     load = cache_load(case, problem=problem, tokens=memories[-1].tokens)
     endless = None  # the cache is endless where it holds twice what it is said to: of what requests hold, all fits then
     if NEAR_CAPACITY[0] <= load <= NEAR_CAPACITY[1] and case.ttft_s is not None:
