@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cost.inference.decode import decode_columns
+from shardwright.hardware.catalog.serving_kernels import DECODE_BANDWIDTH
 from shardwright.job.serving import NumberFormat
 from shardwright.model.absorbed import Latent
 from shardwright.model.ir.operator import AttentionShape
@@ -78,7 +79,7 @@ def test_half_the_bytes_at_half_the_bandwidth_take_as_long() -> None:
     fast, slow = untabled(machine("h200-sxm")), slower(untabled(machine("h200-sxm")), 2.0)
     for kv, one in ((NumberFormat.BF16, fast), (NumberFormat.FP8, slow)):
         _, slope = decode_columns(one, shape_of(), kv=kv, heads=8, kv_heads=8, sequences=np.array([16]))
-        assert slope[0] == pytest.approx(8 * 256 * 2.0 / 0.88 / 4.8e12)
+        assert slope[0] == pytest.approx(8 * 256 * 2.0 / DECODE_BANDWIDTH / 4.8e12)
 
 
 @pytest.mark.parametrize("name", DEVICES)

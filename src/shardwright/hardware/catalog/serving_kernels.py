@@ -7,26 +7,28 @@ from __future__ import annotations
 
 from typing import Final
 
-DECODE_LAUNCHES: Final = 3.2
+DECODE_LAUNCHES: Final = 3.6
 """Launches that a decode attention takes before it reads keys: of the split kernel, of the one that joins, and writing the new key.
 
-Median start of affine fits at one sequence, heads of 128 and 64, 3 us a launch: 9.5 us over A100, H100, H200, B200 and three engines.
+Median start of the tables at one sequence, heads of 64 and 128, 3 us a launch: 10.7 us over nine devices and three engines.
 """
 
 DECODE_TILE: Final = 128
 """Keys that a decode attention takes at once: what it reads of a sequence is rounded up to them.
 
-From the start of fits at 1024 sequences of 8 key heads on H200: 153 and 170 us of flash-3, 1.2 to 1.3 tiles of 128 keys.
+Starts at 1024 sequences of 8 key heads on H100 and H200 are 121 to 203 us, where reading 128 keys of each takes 160 and 112.
 """
 
-DECODE_BANDWIDTH: Final = 0.88
-"""Share of the memory's bandwidth that decode attention reaches: median slope of the same fits at 64 sequences and more."""
+DECODE_BANDWIDTH: Final = 0.94
+"""Share of the memory's bandwidth that decode attention reaches: median slope of the same tables at 64 sequences and more."""
 
 LATENT_COMPUTE: Final = 0.6
-"""Share of peak that scores of absorbed latent attention reach with 128 heads: generation MLA tables of H100 and H200 at 32k tokens."""
+"""Share of peak that scores of absorbed latent attention reach with 128 heads: 0.58 to 0.66 in the tables of H100 and H200, 64 sequences
+and more.
+"""
 
-EXPERT_LAUNCHES: Final = 11.0
-"""Launches of a routed-experts operator (sort, two grouped products, gate, sum): fitted start of 33 us, median of Hopper's kernels."""
+EXPERT_LAUNCHES: Final = 10.5
+"""Launches of a routed-experts operator (sort, two grouped products, gate, sum): median of the fitted forms of all kernels and devices."""
 
 SMALL_KERNEL_LAUNCHES: Final = 0.65
 """Launches that a small element-wise kernel of a captured graph takes beside its bytes, as a cast before a product: 1.95 us.
