@@ -16,7 +16,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.runtime.engines.registry import engine_called, notice
 from shardwright.serving.answer import PoolAnswer, ServingAnswer
 from shardwright.serving.deployment import Deployment, Pool, Role, Worker
-from shardwright.serving.draw import draw
+from shardwright.serving.draw import longest_request
 from shardwright.serving.memory import WorkerMemory, require_room, worker_memory
 from shardwright.serving.metrics import metrics
 from shardwright.serving.notation import parse_deployment
@@ -24,7 +24,7 @@ from shardwright.serving.on_worker import on_worker
 from shardwright.serving.problem import ServingProblem
 from shardwright.serving.request import ServingRequest
 from shardwright.serving.requests import Requests
-from shardwright.serving.run import simulated
+from shardwright.serving.run import served_job
 from shardwright.serving.trace_file import read_trace
 from shardwright.serving.words import closed_loop, read_arrivals, read_precision, read_prefix, read_promise, read_speculation, read_tokens
 
@@ -41,11 +41,10 @@ def serve_simulate(request: ServingRequest) -> ServingAnswer:
         InfeasibleError: weights, or one request, do not fit.
     """
     problem, deployment = serving_problem(request)
-    requests = draw(problem.job, block_tokens=problem.engine.block_tokens)
-    longest = int((requests.inputs + requests.outputs).max())
+    longest = longest_request(problem.job)
     pools = tuple(_room(problem, pool, longest) for pool in deployment.pools)
-    served = simulated(problem, deployment, requests, blocks=tuple(memory.blocks for memory in pools))
-    seen = metrics(requests, served, devices=deployment.devices, promise=problem.job.promise)
+    requests, served = served_job(problem, deployment, blocks=tuple(memory.blocks for memory in pools))
+    seen = metrics(requests, served, devices=deployment.devices, promise=problem.job.promise, request_s=problem.constants.request_s)
     return ServingAnswer(
         request=request,
         problem=problem,

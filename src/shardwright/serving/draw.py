@@ -47,6 +47,14 @@ def draw(job: ServingJob, *, block_tokens: int, answer_s: float = 0.0) -> Reques
     )
 
 
+def longest_request(job: ServingJob) -> int:
+    """Tokens of the longest prompt and answer together that the job may draw, or that its trace has."""
+    if isinstance(job.arrivals, Trace):
+        return int((job.arrivals.inputs + job.arrivals.outputs).max())
+    assert job.lengths is not None
+    return job.lengths.inputs.high + job.lengths.outputs.high
+
+
 def _lengths(lengths: Lengths, count: int, random: np.random.Generator) -> tuple[IntArray, IntArray]:
     def of(range: TokenRange) -> IntArray:
         return random.integers(range.low, range.high, size=count, endpoint=True, dtype=np.int64)

@@ -61,18 +61,21 @@ def spread(values: FloatArray) -> Spread:
     return Spread(mean=float(ordered.mean()), p50=at[0], p90=at[1], p99=at[2])
 
 
-def metrics(requests: Requests, served: Served, *, devices: int = 1, promise: Promise | None = None, warm_up: int = 0) -> Metrics:
+def metrics(
+    requests: Requests, served: Served, *, devices: int = 1, promise: Promise | None = None, warm_up: int = 0, request_s: float = 0.0
+) -> Metrics:
     """What users saw.
 
     Args:
         devices: of all workers. promise: of requests. warm_up: the first requests that do not count. InferenceX sends 2 C of them before it
             starts its clock with a burst of its own: draw a loop for those alone, or leave it at 0 and count the burst, as it does.
+        request_s: on a request's way to the queue and of its first token's back, which users wait for too.
     """
     counts = np.arange(len(requests.inputs)) >= warm_up
     there = counts & ~np.isnan(served.last_s)
     arrival, first, last = served.arrival_s[there], served.first_s[there], served.last_s[there]
     outputs = requests.outputs[there]
-    ttft, e2e = first - arrival, last - arrival
+    ttft, e2e = first - arrival + request_s, last - arrival + request_s
     many = outputs > 1
     tpot = (last - first)[many] / (outputs[many] - 1)
     seconds = float(last.max() - arrival.min()) if len(last) else 0.0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from shardwright.hardware.cluster import Cluster
+from shardwright.job.serving import ClosedLoop
 from shardwright.serving.deployment import Deployment, Pool, Role, Worker
 from shardwright.serving.disaggregation import Link, serve_split
+from shardwright.serving.draw import draw
 from shardwright.serving.fleet import Fleet, Guessing
 from shardwright.serving.loop import serve
 from shardwright.serving.memory import cached_bytes
@@ -13,6 +17,22 @@ from shardwright.serving.problem import ServingProblem
 from shardwright.serving.requests import Requests, Served
 from shardwright.serving.scheduler import scheduler_of
 from shardwright.serving.step_prices import step_table
+
+
+def served_job(problem: ServingProblem, deployment: Deployment, *, blocks: tuple[int, ...]) -> tuple[Requests, Served]:
+    """The job's requests, drawn, and what becomes of them. The first of a closed loop without a burst come over the mean time of a request,
+    as a run with a burst has it.
+
+    Args:
+        blocks: of the cache of each rank, a number for each pool.
+    """
+    size = on_worker(problem, deployment.pools[0].worker).engine.block_tokens
+    requests = draw(problem.job, block_tokens=size)
+    served = simulated(problem, deployment, requests, blocks=blocks)
+    if not isinstance(problem.job.arrivals, ClosedLoop) or problem.job.arrivals.burst:
+        return requests, served
+    requests = draw(problem.job, block_tokens=size, answer_s=float(np.nanmean(served.last_s - served.arrival_s)))
+    return requests, simulated(problem, deployment, requests, blocks=blocks)
 
 
 def simulated(problem: ServingProblem, deployment: Deployment, requests: Requests, *, blocks: tuple[int, ...]) -> Served:
@@ -27,7 +47,7 @@ def simulated(problem: ServingProblem, deployment: Deployment, requests: Request
     if len(fleets) == 1:
         return serve(requests, tables[0], fleets[0])
     link = link_between(problem, deployment)
-    return serve_split(requests, (tables[0], tables[1]), (fleets[0], fleets[1]), link).served
+    return serve_split(requests, (tables[0], tables[1]), (fleets[0], fleets[1]), link, think_s=problem.constants.request_s).served
 
 
 def fleet_of(problem: ServingProblem, pool: Pool, *, blocks: int) -> Fleet:
@@ -37,6 +57,7 @@ def fleet_of(problem: ServingProblem, pool: Pool, *, blocks: int) -> Fleet:
         scheduler=scheduler_of(problem.engine, pool.worker, blocks=blocks, role=pool.role),
         workers=pool.count,
         ranks=pool.worker.dpa,
+        think_s=problem.constants.request_s,
         guessing=Guessing(acceptance=speculation.acceptance if speculation else 0.0, seed=problem.job.seed),
     )
 

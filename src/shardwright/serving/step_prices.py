@@ -187,15 +187,16 @@ class _Path:
 
 
 def _path(found: ForwardSeconds, block: Block, problem: ServingProblem) -> _Path:
-    """Where the host launches a block's kernels itself, or pieces of a captured graph with the cores between them, it takes no less than
-    that.
+    """A block takes no less than its host does: for each kernel where Python launches them; for each piece between two attention cores, and
+    its kernels, where an engine compiles those (it is what it captures in pieces); for each piece alone where captured pieces are replayed.
     """
-    constants, total = problem.constants, found.total
-    launched = np.maximum(total, found.kernels * constants.host_launch_s)
-    if problem.engine.full_graphs:
-        return _Path(replayed=total, launched=launched)
-    pieces = sum(o.kind is OperatorKind.ATTENTION or o.scan is not None for o in block.operators)
-    return _Path(replayed=np.maximum(total, pieces * constants.host_piece_s), launched=launched)
+    constants, engine, total = problem.constants, problem.engine, found.total
+    pieces = sum(o.kind is OperatorKind.ATTENTION or o.scan is not None for o in block.operators) * constants.host_piece_s
+    launches = pieces + found.kernels * constants.compiled_launch_s if engine.piecewise else found.kernels * constants.host_launch_s
+    return _Path(
+        replayed=total if engine.full_graphs else np.maximum(total, pieces),
+        launched=np.maximum(total, launches),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,12 +8,12 @@ from shardwright.errors import InfeasibleError
 from shardwright.hardware.catalog.serving_constants import ServingConstants
 from shardwright.job.serving import ClosedLoop, Lengths
 from shardwright.runtime.engines.engine import Admission
-from shardwright.serving.draw import draw
+from shardwright.serving.draw import longest_request
 from shardwright.serving.memory import require_room, worker_memory
 from shardwright.serving.metrics import metrics
 from shardwright.serving.on_worker import on_worker
 from shardwright.serving.problem import ServingProblem
-from shardwright.serving.run import simulated
+from shardwright.serving.run import served_job
 from shardwright.validation.serving.case import ServingCase
 from shardwright.validation.serving.evaluator import ServingPrediction
 
@@ -25,20 +25,19 @@ def predict_serving(case: ServingCase, constants: ServingConstants) -> ServingPr
     """What `serve-simulate` says of a case. Raises as `ServingEvaluator`; a run none of whose requests is let in is infeasible."""
     problem = problem_of_serving(case, constants=constants)
     own = [on_worker(problem, pool.worker) for pool in case.deployment.pools]
-    requests = draw(problem.job, block_tokens=own[0].engine.block_tokens)
-    longest = int((requests.inputs + requests.outputs).max())
+    longest = longest_request(problem.job)
     memories = [worker_memory(one, pool.worker) for one, pool in zip(own, case.deployment.pools, strict=True)]
     for memory in memories:
         require_room(memory, longest=longest)
     blocks = tuple(memory.blocks for memory in memories)
-    seen = metrics(requests, simulated(problem, case.deployment, requests, blocks=blocks))
+    seen = metrics(*served_job(problem, case.deployment, blocks=blocks), request_s=constants.request_s)
     if not seen.num_requests:
         raise InfeasibleError("every request is refused: none is let in under the engine's limits")
     load = cache_load(case, problem=problem, tokens=memories[-1].tokens)
     endless = None  # the cache is endless where it holds twice what it is said to: of what requests hold, all fits then
     if NEAR_CAPACITY[0] <= load <= NEAR_CAPACITY[1] and case.ttft_s is not None:
-        free = simulated(problem, case.deployment, requests, blocks=tuple(2 * number for number in blocks))
-        endless = metrics(requests, free).ttft.mean
+        free = served_job(problem, case.deployment, blocks=tuple(2 * number for number in blocks))
+        endless = metrics(*free, request_s=constants.request_s).ttft.mean
     return ServingPrediction(
         tpot_s=seen.tpot.mean, ttft_s=seen.ttft.mean, tokens_per_s=seen.tokens_per_second, cache_load=load, endless_ttft_s=endless
     )
