@@ -40,6 +40,13 @@ def test_the_same_seed_is_the_same_answer(capsys: pytest.CaptureFixture[str]) ->
     assert answers[0] == answers[1] != answers[2]
 
 
+def test_an_estimate_in_the_mean_is_near_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["llama-3.2-1b", "h100-sxm:8", "--deployment", "tp1", "--isl", "512", "--osl", "128", "--concurrency", "16", "--json"]
+    simulated, estimated = (json.loads(run([*words, *more], capsys)[1]) for more in ([], ["--estimate"]))
+    assert estimated["tpot_s"] == pytest.approx(simulated["metrics"]["tpot"]["mean"], rel=0.15)
+    assert estimated["tokens_per_second"] == pytest.approx(simulated["metrics"]["tokens_per_second"], rel=0.15)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -56,6 +63,7 @@ def test_the_same_seed_is_the_same_answer(capsys: pytest.CaptureFixture[str]) ->
         (["bert-large", "h100-sxm:8", *SMALL[2:]], 3, "no decoder of text alone"),
         ([*SMALL, "--expert-skew", "2"], 2, "for a model without experts"),
         ([*SMALL, "--acceptance", "0.8"], 2, "the deployment makes none"),
+        ([*SMALL[:2], "--deployment", "prefill tp1 decode tp1", *SMALL[4:], "--estimate"], 5, "aggregated workers alone"),
     ],
 )
 def test_refusals(words: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from shardwright.runtime.engines.registry import engine_called, notice
 from shardwright.serving.answer import PoolAnswer, ServingAnswer
 from shardwright.serving.deployment import Deployment, Pool, Role, Worker
 from shardwright.serving.draw import longest_request
+from shardwright.serving.mean_field import MeanField
 from shardwright.serving.memory import WorkerMemory, require_room, worker_memory
 from shardwright.serving.metrics import metrics
 from shardwright.serving.notation import parse_deployment
@@ -24,7 +25,7 @@ from shardwright.serving.on_worker import on_worker
 from shardwright.serving.problem import ServingProblem
 from shardwright.serving.request import ServingRequest
 from shardwright.serving.requests import Requests
-from shardwright.serving.run import served_job
+from shardwright.serving.run import in_the_mean, served_job
 from shardwright.serving.trace_file import read_trace
 from shardwright.serving.words import closed_loop, read_arrivals, read_precision, read_prefix, read_promise, read_speculation, read_tokens
 
@@ -60,6 +61,17 @@ def serve_simulate(request: ServingRequest) -> ServingAnswer:
         joules_per_token=_joules(problem.cluster, deployment, seen.tokens_per_second),
         notes=_notes(problem, requests),
     )
+
+
+def serve_estimate(request: ServingRequest) -> MeanField:
+    """The same in the mean, in closed form and in milliseconds: to compare deployments. Of one deployment, so each array has one number.
+
+    Raises:
+        As `serve_simulate`, and where arrivals are a trace or prompts have workers of their own.
+    """
+    problem, deployment = serving_problem(request)
+    memory = _room(problem, deployment.pools[0], longest_request(problem.job))
+    return in_the_mean(problem, deployment, blocks=memory.blocks)
 
 
 def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment]:

@@ -11,7 +11,7 @@ from shardwright.api.serving_execution import served_execution
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.files.text import to_text
-from shardwright.report.serving_face import render_serving, serving_document
+from shardwright.report.serving_face import estimate_document, render_estimate, render_serving, serving_document
 from shardwright.report.serving_proof import render_served, served_document
 from shardwright.report.serving_sources import render_sources, sources_document
 from shardwright.serving.request import ServingRequest
@@ -75,6 +75,11 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of all th
 Explain = Annotated[bool, typer.Option("--explain", help="Say what the answer rests on: each fact of the engine with its link.")]
 
 
+Estimate = Annotated[
+    bool, typer.Option("--estimate", help="A closed form in the mean instead, in milliseconds: no percentiles, no queue is simulated.")
+]
+
+
 def serve_simulate(
     model: flags.Model,
     cluster: flags.Cluster,
@@ -93,6 +98,7 @@ def serve_simulate(
     acceptance: Acceptance = "",
     expert_skew: Skew = 1.0,
     seed: Seed = 0,
+    estimate: Estimate = False,
     execute: Execute = False,
     explain: Explain = False,
     as_json: flags.AsJson = False,
@@ -118,6 +124,9 @@ def serve_simulate(
         expert_skew=expert_skew,
         seed=seed,
     )
+    if estimate:
+        _show_estimate(request, as_json=as_json)
+        return
     with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING) as report:
         answer = serving.serve_simulate(request)
         proof = served_execution(request, progress=report) if execute else None
@@ -135,6 +144,14 @@ def serve_simulate(
             screen.show(render_sources(answer))
         if proof:
             screen.show(render_served(proof))
+
+
+def _show_estimate(request: ServingRequest, *, as_json: bool) -> None:
+    found = serving.serve_estimate(request)
+    if as_json:
+        screen.write(to_text(estimate_document(found)))
+    else:
+        screen.show(render_estimate(found))
 
 
 main = verb(serve_simulate, name="serve-simulate")

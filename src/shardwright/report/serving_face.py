@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from math import isnan
+from dataclasses import asdict, fields
+from math import isfinite, isnan
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,11 +13,11 @@ from rich.text import Text
 from shardwright.report.layout import Words
 from shardwright.report.tables import plain_table
 from shardwright.serving.answer import PoolAnswer, ServingAnswer
+from shardwright.serving.mean_field import MeanField
 from shardwright.serving.metrics import Metrics, Spread
 from shardwright.serving.notation import print_deployment
+from shardwright.serving.seconds import PARTS
 from shardwright.units import format_bytes, format_count, format_parameters, format_percent, format_seconds
-
-PARTS = ("products, norms, experts and sums", "logits and sampling", "attention of answers", "attention of prompts", "host")
 
 
 def serving_document(answer: ServingAnswer) -> dict[str, Any]:
@@ -37,6 +37,26 @@ def serving_document(answer: ServingAnswer) -> dict[str, Any]:
         "joules_per_token": answer.joules_per_token,
         "notes": list(answer.notes),
     }
+
+
+def estimate_document(found: MeanField) -> dict[str, float]:
+    """What ``serve-simulate --estimate --json`` prints: seconds, and requests and tokens a second."""
+    return {field.name: float(getattr(found, field.name)[0]) for field in fields(found)}
+
+
+def render_estimate(found: MeanField) -> RenderableType:
+    """The same as lines."""
+    seen = estimate_document(found)
+    return Group(
+        Text(f"In the mean: {format_count(seen['tokens_per_second'])} tokens/s, {format_count(seen['requests_per_second'])} requests/s"),
+        Text(f"time to first token {_seconds(seen['ttft_s'])}, of each further one {_seconds(seen['tpot_s'])}"),
+        Text(f"time of a request {_seconds(seen['e2e_s'])}"),
+        Words(Text(f"{seen['decoding']:.4g} requests of a rank decode, {_seconds(seen['iteration_s'])} an iteration", style="dim")),
+    )
+
+
+def _seconds(value: float) -> str:
+    return format_seconds(value) if isfinite(value) else "without end"
 
 
 def render_serving(answer: ServingAnswer) -> RenderableType:

@@ -15,6 +15,7 @@ from shardwright.hardware.catalog.serving_tables import serving_tables
 from shardwright.job.serving import NumberFormat, OperatorPrecision
 from shardwright.report.tables import plain_table
 from shardwright.runtime.engines.engine import Engine
+from shardwright.runtime.engines.options import flag_of
 from shardwright.serving.answer import ServingAnswer
 
 LONGEST = 60
@@ -45,12 +46,12 @@ def sources_document(answer: ServingAnswer) -> dict[str, Any]:
 
 
 def _facts(engine: Engine) -> Iterator[tuple[str, str, str]]:
-    set_by = dict(engine.options)
+    for option, value in engine.options:
+        yield option.replace("_", " "), value, f"the launch: {flag_of(engine, option)}"
     for fact in engine.facts:
         value = _word(getattr(engine, fact.field))
         if value:
-            said = "the launch" if fact.field in set_by else fact.link if fact.checked else f"{fact.link} (from memory)"
-            yield fact.field.replace("_", " "), value, said
+            yield fact.field.replace("_", " "), value, fact.link if fact.checked else f"{fact.link} (from memory)"
 
 
 def _word(value: object) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.errors import StrategyError, UsageError
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.serving import ClosedLoop
+from shardwright.job.serving import ClosedLoop, Poisson
 from shardwright.serving.deployment import Deployment, Pool, Role, Worker
 from shardwright.serving.disaggregation import Link, serve_split
 from shardwright.serving.draw import draw
 from shardwright.serving.fleet import Fleet, Guessing
 from shardwright.serving.loop import serve
+from shardwright.serving.mean_field import MeanField, MeanLoad, mean_field, stack
 from shardwright.serving.memory import cached_bytes
 from shardwright.serving.on_worker import on_worker
 from shardwright.serving.problem import ServingProblem
@@ -48,6 +50,34 @@ def simulated(problem: ServingProblem, deployment: Deployment, requests: Request
         return serve(requests, tables[0], fleets[0])
     link = link_between(problem, deployment)
     return serve_split(requests, (tables[0], tables[1]), (fleets[0], fleets[1]), link, think_s=problem.constants.request_s).served
+
+
+def in_the_mean(problem: ServingProblem, deployment: Deployment, *, blocks: int) -> MeanField:
+    """What aggregated workers do in the mean, in closed form (`mean_field`): no queue is simulated and nothing is drawn.
+
+    Args:
+        blocks: of the cache of each rank.
+
+    Raises:
+        StrategyError: prompts and answers have workers of their own. UsageError: the arrivals are a trace, or swing.
+    """
+    (pool, *others), job = deployment.pools, problem.job
+    if others:
+        raise StrategyError(
+            "an estimate in the mean is of aggregated workers alone", hint="leave --estimate out: pools apart are simulated"
+        )
+    if job.lengths is None or not isinstance(job.arrivals, ClosedLoop | Poisson):
+        raise UsageError(
+            "an estimate in the mean is of a closed loop or a steady stream", hint="--concurrency 256 or --arrivals poisson:12/s"
+        )
+    own = on_worker(problem, pool.worker)
+    inputs, outputs = job.lengths.inputs.mean, job.lengths.outputs.mean
+    stacked = stack([step_table(own, pool.worker)], [fleet_of(own, pool, blocks=blocks)], context=inputs + outputs / 2)
+    if isinstance(job.arrivals, ClosedLoop):
+        load = MeanLoad(inputs=inputs, outputs=outputs, concurrency=job.arrivals.concurrency, requests=job.arrivals.requests)
+    else:
+        load = MeanLoad(inputs=inputs, outputs=outputs, per_second=job.arrivals.per_second)
+    return mean_field(stacked, load)
 
 
 def fleet_of(problem: ServingProblem, pool: Pool, *, blocks: int) -> Fleet:

@@ -14,7 +14,7 @@ from shardwright.serving.step_table import StepTable
 
 # What `Served.by_part` counts.
 BASE, HEAD, DECODE, PROMPT, HOST, NUM_PARTS = range(6)
-PARTS = ("base", "head", "decode attention", "prompt attention", "host")
+PARTS = ("products, norms, experts and sums", "logits and sampling", "attention of answers", "attention of prompts", "host")
 
 # Scalars of `Columns`.
 HOST_SECONDS, HOST_SEQUENCE, ANSWER, OVERLAPPED, PIECEWISE, LARGEST, NUM_SCALARS = range(7)

@@ -68,7 +68,7 @@ def run_forward(
         if run.site.whole:
             given = past.longer(operator, given, part=len(run.site.earlier))
         made, saved = yield from scoped(
-            run.forward_of(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F")
+            (run.forward_of or numerics_of)(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F")
         )
         if operator.name not in constant:
             state.ran[operator.name] = kept(run, operator, given, saved)

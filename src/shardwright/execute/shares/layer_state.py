@@ -10,7 +10,6 @@ import torch
 
 from shardwright.execute.numerics.boxes import hollow
 from shardwright.execute.numerics.protocol import Forward, Gradients, SavedTensors, Values
-from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.shares.offload import Away, brought, sent
 from shardwright.execute.shares.operator_shares import Site
 from shardwright.model.ir.block import Block
@@ -28,7 +27,7 @@ class BlockRun:
         run, layer: of the model. data: the microbatch by sequence, and its labels. key: of its communication, the same on all devices.
         scale: factor of every token's loss. again: operators that run again before backward. dropped: those whose output nobody keeps.
         hosted: percent of what is kept of operators' outputs that waits on the host, by operator.
-        forward_of: how an operator runs forward; where a cache is kept, otherwise than `numerics_of` says.
+        forward_of: how an operator runs forward where a cache is kept; None = as `numerics_of` says.
     """
 
     site: Site
@@ -41,7 +40,7 @@ class BlockRun:
     again: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
     hosted: Mapping[str, int] = field(default_factory=dict)
-    forward_of: Callable[[Operator], Forward] = numerics_of
+    forward_of: Callable[[Operator], Forward] | None = None
 
 
 _Spot = tuple[str, str, int, int]

@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 from shardwright.runtime.engines.engine import Engine, ExpertExchange
 from shardwright.runtime.engines.rules import Choice, Estimate, Kind, choice, largest_of, reserved_bytes, share, size_row
 
-HOPPER = 9
-BLACKWELL = 10
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
@@ -71,15 +68,6 @@ def on_device(engine: Engine, site: Site) -> Engine:
         expert_kernel=engine.expert_kernel or _kernel(engine.expert_choices, site),
         guesses=site.guesses,
     )
-
-
-def piecewise_sizes(engine: Engine, site: Site) -> tuple[int, ...]:
-    """Token counts at which graphs between attention cores replay iterations with prompts in them; empty where there are none.
-
-    `engine` is as before `on_device`; where pieces have no sizes of their own they are those of decode.
-    """
-    row = size_row(engine.sizes, memory_bytes=site.memory_bytes, generation=site.generation)
-    return _pieces(engine, site, chunk=engine.token_budget or (row.token_budget if row else 0))
 
 
 def _kernel(choices: tuple[Choice, ...], site: Site) -> str:

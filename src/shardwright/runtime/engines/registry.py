@@ -27,13 +27,15 @@ _ENGINES: Final = {
     "trt-llm": "tensorrt-llm",
     "trt": "tensorrt-llm",
 }
-DYNAMO_LINK: Final = "https://docs.nvidia.com/dynamo/getting-started/support-matrix"
 DYNAMO: Final = {
     "0.8.1.post1": "1.2.0rc6.post1",
     "0.8.1.post2": "1.2.0rc6.post2",
     "0.8.1.post3": "1.2.0rc6.post3",
 }
-"""Tags of Dynamo's TensorRT-LLM container that stand where an engine's version should: the version that they hold."""
+"""Tags of Dynamo's TensorRT-LLM container that stand where an engine's version should: the version that they hold.
+
+Source: https://docs.nvidia.com/dynamo/getting-started/support-matrix.
+"""
 _NAME: Final = re.compile(r"(?P<engine>" + "|".join(sorted(_ENGINES, key=len, reverse=True)) + r")(?:[-_ ]?v?(?P<version>[0-9].*))?")
 _VERSION: Final = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?(?:\.([0-9]{1,4}))?(?:rc([0-9]{1,4}))?(?:\.?post([0-9]{1,4}))?")
 MAX_TEXT: Final = 2000

@@ -67,7 +67,7 @@ class Simulating:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class SimulatedStep:
     """A plan that was simulated and fits. Args: whole: None = it was not asked for."""
 
     seconds: float
@@ -106,9 +106,9 @@ class Standing:
     def attempt(self, plan: Plan, mixed: MixedPlan | None) -> float:
         """Simulate a plan, and keep it if it fits and is faster. Its seconds; inf = it does not fit, or says what lowering leaves out."""
         done = simulated(self.problem, plan)
-        return self.take(mixed, plan.options, None if done is None else Step(seconds=done.step_time_s, whole=done), lambda: plan)
+        return self.take(mixed, plan.options, None if done is None else SimulatedStep(seconds=done.step_time_s, whole=done), lambda: plan)
 
-    def take(self, mixed: MixedPlan | None, options: Options, step: Step | None, written: Callable[[], Plan]) -> float:
+    def take(self, mixed: MixedPlan | None, options: Options, step: SimulatedStep | None, written: Callable[[], Plan]) -> float:
         """Keep a plan that was simulated if it is faster. Its seconds; inf = it does not fit.
 
         Args:
@@ -182,10 +182,10 @@ def simulated(problem: Problem, plan: Plan) -> SimulatedPlan | None:
     return done if done.fits else None
 
 
-def simulated_there(stock: Stock, asked: Simulating) -> Step | None:
+def simulated_there(stock: Stock, asked: Simulating) -> SimulatedStep | None:
     """The same of a plan that is not written out yet, of the problem of a bench."""
     done = simulated(stock.problem, general_plan(stock.markets[asked.market].ground, asked.plan, options=asked.options))
-    return None if done is None else Step(seconds=done.step_time_s, whole=done if asked.whole else None)
+    return None if done is None else SimulatedStep(seconds=done.step_time_s, whole=done if asked.whole else None)
 
 
 def simulate_best(standing: Standing, bench: Bench, grounds: Mapping[Options, Ground], *, most: int, sharded: bool = False) -> None:

@@ -16,7 +16,6 @@ METRIC: Final = "metric name"
 _NEEDED: Final = ("source", "row", "model", "gpu", "framework+version", METRIC, "value")
 _SAME: Final = ("source", "gpu", "precision", "workers", "spec_decoding", "duplicate_of", "notes")
 _METRICS: Final = {"tpot_ms": "tpot_ms", "ttft_ms": "ttft_ms", "output_tokens_per_s_total": "output_tokens_per_s"}
-_OTHER_METRIC: Final = "other_metric"
 _SOURCES: Final = (
     (re.compile(r"silicon_sample"), "silicon"),
     (re.compile(r"perf-overview"), "trtllm-overview"),
