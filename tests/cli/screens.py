@@ -147,6 +147,11 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "trace": ("trace", "joint.json"),
     "run": ("run", "alone.json", "--data", "some.npy", "--steps", "2"),
     "validate": ("validate", "table.csv"),
+    "serve-simulate": (
+        "serve-simulate",
+        *("llama-3.2-1b", "h100-sxm:8", "--deployment", "2x(tp1)", "--engine", "vllm-0.12", "--isl", "512", "--osl", "16"),
+        *("--concurrency", "8", "--requests", "16", "--slo", "ttft=1s,tpot=10ms"),
+    ),
     "calibrate": ("calibrate", "--check"),
     "tokenise": ("tokenise", "some.txt", "-o", "some.npy"),
     "schema": ("schema", "trace", "--output", "schema.json"),
@@ -172,6 +177,7 @@ def answering() -> Iterator[None]:
         patch.setattr(simulations, "simulation", simulation)
         patch.setattr(checks, "check_file", lambda *_, **__: checked)
         patch.setattr(execution, "run", lambda *_, **__: RUN)
+        patch.setattr(validate, "is_serving_table", lambda _: False)
         patch.setattr(validate, "facts_of", lambda *_, **__: None)
         patch.setattr(validate, "accuracy", lambda *_, **__: SimpleNamespace(validation=lambda _: VALIDATION))
         patch.setattr(calibration, "calibrate", lambda *_, **__: profile())

@@ -28,19 +28,19 @@ VERBS: Final[Mapping[str, Verb]] = {
     "plan": Verb(target="shardwright.cli.plan:main", summary="find the fastest training plan in a search space, and prove it"),
     "simulate": Verb(target="shardwright.cli.simulate:main", summary="predict the step time and memory of one strategy"),
     "compare": Verb(target="shardwright.cli.compare:main", summary="predict strategies or clusters side by side, with costs"),
-    "explain": Verb(target="shardwright.cli.explain:main", summary="show a plan file's answer in full, with the source of every number"),
-    "why": Verb(target="shardwright.cli.why:main", summary="say what another strategy would gain or lose, or why it cannot be"),
+    "explain": Verb(target="shardwright.cli.explain:main", summary="show a plan file's answer with the source of every number"),
+    "why": Verb(target="shardwright.cli.why:main", summary="what another strategy would gain or lose, or why it cannot be"),
     "draw": Verb(target="shardwright.cli.draw:main", summary="draw a plan and its simulated step, as text or SVG"),
     "tokenise": Verb(target="shardwright.cli.tokenise:main", summary="turn text into a token file for run"),
     "trace": Verb(target="shardwright.cli.trace:main", summary="show how each device spends a step, simulated and measured"),
     "check": Verb(target="shardwright.cli.check:main", summary="recompute a plan file and its certificate, and compare"),
     "run": Verb(target="shardwright.cli.run:main", summary="train under a plan on PyTorch, and compare with the prediction"),
     "serve-simulate": Verb(
-        target="shardwright.cli.serve_simulate:main", summary="predict latencies, throughput and memory of a serving deployment"
+        target="shardwright.cli.serve_simulate:main", summary="predict latencies, throughput and memory of a deployment"
     ),
     "validate": Verb(target="shardwright.cli.validate:main", summary="compare predictions with tables of measured runs"),
     "calibrate": Verb(target="shardwright.cli.calibrate:main", summary="measure this machine, or import measurements, into a profile"),
-    "schema": Verb(target="shardwright.cli.schema:main", summary="print the JSON Schema of a plan, simulation, profile or trace file"),
+    "schema": Verb(target="shardwright.cli.schema:main", summary="print the JSON Schema of plan, simulation, profile or trace"),
     "catalog": Verb(target="shardwright.cli.catalog:main", summary="list hardware, clusters, models, runtimes or schedules"),
 }
 

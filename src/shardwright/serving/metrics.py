@@ -78,7 +78,7 @@ def metrics(
     ttft, e2e = first - arrival + request_s, last - arrival + request_s
     many = outputs > 1
     tpot = (last - first)[many] / (outputs[many] - 1)
-    seconds = float(last.max() - arrival.min()) if len(last) else 0.0
+    seconds = float(last.max() - arrival.min()) + request_s if len(last) else 0.0
     kept = _kept(promise, ttft, last - first, outputs, e2e)
     share = float(kept.sum() / counts.sum()) if counts.any() else 1.0
     rate = 1 / seconds if seconds > 0 else 0.0
