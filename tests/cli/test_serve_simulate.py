@@ -41,7 +41,7 @@ def test_the_same_seed_is_the_same_answer(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_an_estimate_in_the_mean_is_near_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["llama-3.2-1b", "h100-sxm:8", "--deployment", "tp1", "--isl", "512", "--osl", "128", "--concurrency", "16", "--json"]
+    words = ["llama-3-8b", "h100-sxm:8", "--deployment", "tp1", "--isl", "512", "--osl", "512", "--concurrency", "16", "--json"]
     simulated, estimated = (json.loads(run([*words, *more], capsys)[1]) for more in ([], ["--estimate"]))
     assert estimated["tpot_s"] == pytest.approx(simulated["metrics"]["tpot"]["mean"], rel=0.15)
     assert estimated["tokens_per_second"] == pytest.approx(simulated["metrics"]["tokens_per_second"], rel=0.15)
