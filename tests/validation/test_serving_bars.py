@@ -6,17 +6,22 @@ A bar that is missed is a strict xfail with what was found; the page docs/servin
 from __future__ import annotations
 
 from functools import cache
+from statistics import median
 
 import pytest
 
+from shardwright.hardware.catalog.serving_constants import SERVING
 from shardwright.validation.serving.bars import BARS, ENOUGH, ServingBarResult, judge_serving_bars
+from shardwright.validation.serving.case import Doubt, ServingCase
 from shardwright.validation.serving.predict import predict_serving
 from shardwright.validation.serving.study import serving_study
 from tests.validation.serving_tables import published_cases
 
 PAIRS = (
     "TPOT, sglang, b200-sxm",
+    "TPOT, sglang, gb300-nvl72",
     "TPOT, tensorrt-llm, b200-sxm",
+    "TPOT, tensorrt-llm, gb300-nvl72",
     "TPOT, tensorrt-llm, h100-sxm",
     "TPOT, vllm, b200-sxm",
     "TPOT, vllm, h100-sxm",
@@ -45,6 +50,18 @@ def results() -> dict[str, ServingBarResult]:
     return {result.name: result for result in judge_serving_bars(study.validations)}
 
 
+@pytest.mark.parametrize("name", ["vllm, b200-sxm", "vllm, h100-sxm", "vllm, h200-sxm", "tensorrt-llm, h100-sxm"])
+def test_some_rows_of_an_engine_on_a_device(name: str) -> None:
+    """Every ninth; all of them are in the proof tier."""
+    engine, device = name.split(", ")
+    every = [c for c in published_cases() if isinstance(c, ServingCase) and c.doubt is Doubt.NONE and c.tpot_s and not c.guessed]
+    some = [c for c in every if (c.engine.engine, c.cluster.node.accelerator.name) == (engine, device) and not c.disaggregated][::9]
+    errors = [abs(predict_serving(c, SERVING).tpot_s / c.tpot_s - 1) for c in some if c.tpot_s]
+    assert len(errors) >= 7
+    assert median(errors) <= 0.16
+
+
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "name",
     [
@@ -57,6 +74,7 @@ def test_bar(name: str) -> None:
     assert result.holds, f"{result.n} rows: {result.figures}"
 
 
+@pytest.mark.proof
 def test_every_engine_on_a_device_with_enough_rows_has_its_bar() -> None:
     found = {name for name in results() if name.startswith("TPOT, ")} - {bar.name for bar in BARS}
     assert found == set(PAIRS)
