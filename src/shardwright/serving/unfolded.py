@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.errors import InfeasibleError
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.policy.guesses import tokens_given
 from shardwright.serving.policy.iteration import arrive, give, leave, never_fits, plan
@@ -266,7 +267,10 @@ def served_of(
     """A run's end as `Served`; `queued`: the integral of the number of waiting requests."""
     if (state.requests[:, STATUS] < DONE).any():
         left = int((state.requests[:, STATUS] < DONE).sum())
-        raise AssertionError(f"{left} requests were never served")
+        raise InfeasibleError(
+            f"{left:,} requests wait for ever: the scheduler never admits the first of them",
+            hint="a higher memory fraction, fewer tokens an iteration, or shorter requests",
+        )
     start = float(arrival[0]) if len(arrival) else 0.0
     seconds = float(np.nanmax(last, initial=start)) - start if len(arrival) else 0.0
     waited = (admitted - arrival)[state.requests[:, STATUS] == DONE]
