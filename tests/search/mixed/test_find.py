@@ -97,7 +97,7 @@ def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_ans
     assert c.best_s == simulate_plan(problem, answer.plan).step_time_s
 
 
-@pytest.mark.parametrize("number", seeds(2, 40))
+@pytest.mark.parametrize("number", seeds(1, 40))
 def test_answers_with_lanes_that_shard_are_as_fast_as_the_best_of_every_plan(number: int) -> None:
     generator = random_of(f"every lane {number}")
     cluster = generator.choice(("a100-sxm-40gb:2+v100-sxm-16gb:2", "a100-sxm-40gb:3+v100-sxm-16gb:2", "h100-sxm:2+a100-sxm-80gb:2"))
