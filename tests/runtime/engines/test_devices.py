@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.runtime.engines.devices import Site, on_device, piecewise_sizes
+from shardwright.runtime.engines.devices import Site, on_device
 from shardwright.runtime.engines.engine import Engine, ExpertExchange
 from shardwright.runtime.engines.options import with_options
 from shardwright.runtime.engines.registry import all_engines, engine_called
@@ -109,14 +109,12 @@ def test_no_graphs() -> None:
 
 def test_pieces_for_prompts() -> None:
     plain = engine_called("sglang-0.5.10")
-    assert piecewise_sizes(plain, B200)[-1] == 16384
-    assert len(piecewise_sizes(plain, B200)) == 74
-    assert piecewise_sizes(plain, replace(B200, **DEEPSEEK))[-1] == 2048
+    assert on_device(plain, B200).piecewise_tokens == 16384
+    assert on_device(plain, replace(B200, **DEEPSEEK)).piecewise_tokens == 2048
     for alone in (replace(B200, guesses=1), replace(B200, tp=1, dpa=8), replace(B200, pp=2)):
-        assert piecewise_sizes(plain, alone) == ()
         assert not on_device(plain, alone).piecewise
-    assert piecewise_sizes(engine_called("trtllm-1.2 piecewise=on"), B200)[-1] == 3072
-    assert piecewise_sizes(engine_called("trtllm-1.2 piecewise=on piece_sizes=8,64"), B200) == (8, 64)
+    assert on_device(engine_called("trtllm-1.2 piecewise=on"), B200).piecewise_tokens == 3072
+    assert on_device(engine_called("trtllm-1.2 piecewise=on piece_sizes=8,64"), B200).piecewise_tokens == 64
     assert on_device(engine_called("vllm-0.12"), H100).piecewise
 
 
