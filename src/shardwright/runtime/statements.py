@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from shardwright.runtime.runtime import Fact
@@ -28,7 +29,7 @@ class Described(Generic[Thing]):
     @property
     def settings(self) -> dict[str, Any]:
         """Fields that statements settle, by name."""
-        return {field.name: field for field in fields(self.made) if field.name not in self.identity}  # type: ignore[arg-type]
+        return _settings(self.made, tuple(self.identity))  # type: ignore[arg-type]
 
     @property
     def switches(self) -> set[str]:
@@ -100,3 +101,9 @@ def settled(who: str, statements: tuple[Statement, ...]) -> tuple[dict[str, Any]
     if twice:
         raise ValueError(f"{who}: stated twice: {', '.join(twice)}")
     return {fact.field: value for fact, value in pairs}, tuple(fact for fact, _ in pairs)
+
+
+@cache
+def _settings(made: type, identity: tuple[str, ...]) -> dict[str, Any]:
+    """Fields of a class but for those that say who a thing is: asked for by every statement."""
+    return {field.name: field for field in fields(made) if field.name not in identity}
