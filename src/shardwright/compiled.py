@@ -9,7 +9,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -104,6 +104,19 @@ def _call_elsewhere(module: str, function: str) -> subprocess.Popen[bytes]:
 def cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def side_by_side(calls: Iterable[Callable[[], None]]) -> None:
+    """Make calls of kernels at once, each but the first on a thread of its own: machine code holds no lock of Python's."""
+    first, *others = calls
+    if not others:
+        first()
+        return
+    with import_module("concurrent.futures").ThreadPoolExecutor(len(others)) as threads:
+        waiting = [threads.submit(call) for call in others]
+        first()
+    for one in waiting:
+        one.result()
 
 
 def compiled(function: _F) -> _F:

@@ -18,7 +18,6 @@ def calls(what: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.xfail(reason="312,322 calls of the plan since engines and training share statements; half is mended", strict=False)
 def test_a_search_through_plans_is_no_more_work_than_one_on_a_path_of_its_own() -> None:
     assert calls("plan") <= LLAMA
 
@@ -27,15 +26,14 @@ def test_a_new_mesh_is_lowered_and_simulated_in_few_calls() -> None:
     assert calls("mesh") <= 40_000
 
 
-@pytest.mark.parametrize(("what", "most"), [("experts", 84_000), ("qwen", 81_000)])
+@pytest.mark.parametrize(("what", "most"), [("experts", 64_000), ("qwen", 81_000)])
 def test_options_and_modules_are_searched_in_a_quarter_of_a_second_of_calls(what: str, most: int) -> None:
     """Four rows of options of DeepSeek-V3 on 2,048 H100 and of Qwen3-235B on 512, at 2.4 us a call, as below. The same question was asked
-    before in the process; beside its calls the bounds of DeepSeek-V3's 3 million members take 0.2 s.
+    before in the process; beside its calls the bounds of DeepSeek-V3's 3 million members take 0.1 s on two cores.
     """
     assert calls(what) <= most
 
 
-@pytest.mark.xfail(reason="312,322 calls of the plan since engines and training share statements; half is mended", strict=False)
 def test_the_first_search_of_a_process_is_at_most_so_much_work() -> None:
     """DeepSeek-V3 before anything of its problem is known: most of it lowers blocks."""
     assert calls("first") <= 1_280_000

@@ -32,15 +32,14 @@ class Described(Generic[Thing]):
         return _settings(self.made, tuple(self.identity))  # type: ignore[arg-type]
 
     @property
-    def switches(self) -> set[str]:
-        """Names of those that are on or off."""
-        return {name for name, field in self.settings.items() if field.type == "bool"}
-
-    @property
     def off(self) -> dict[str, Any]:
         """What each field is when it is off; those without such a value are not here."""
-        empty = {name: field.default for name, field in self.settings.items() if field.default in (0, None, "none", "", ())}
-        return dict.fromkeys(self.switches, False) | {name: value for name, value in empty.items() if name not in self.switches}
+        return _off(self.made, tuple(self.identity))  # type: ignore[arg-type]
+
+    @property
+    def switches(self) -> set[str]:
+        """Names of those that are on or off."""
+        return {name for name, value in self.off.items() if value is False}
 
     def stated(self, link: str, *, on: str = "", off: str = "", checked: bool = False, note: str = "", **values: Any) -> Statement:
         """What `link` settles: `values`, and, by name with spaces between, switches that are `on` and fields that are `off`.
@@ -107,3 +106,15 @@ def settled(who: str, statements: tuple[Statement, ...]) -> tuple[dict[str, Any]
 def _settings(made: type, identity: tuple[str, ...]) -> dict[str, Any]:
     """Fields of a class but for those that say who a thing is: asked for by every statement."""
     return {field.name: field for field in fields(made) if field.name not in identity}
+
+
+@cache
+def _off(made: type, identity: tuple[str, ...]) -> dict[str, Any]:
+    """Values of those that can be off, by name: False for every switch, whatever its default."""
+    off: dict[str, Any] = {}
+    for name, field in _settings(made, identity).items():
+        if field.type == "bool":
+            off[name] = False
+        elif field.default in (0, None, "none", "", ()):
+            off[name] = field.default
+    return off

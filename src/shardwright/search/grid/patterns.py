@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from shardwright.search.grid.columns import Columns, distinct
 from shardwright.search.grid.space import Space
 
 Pattern = dict[str, npt.NDArray[Any]]
+
+LOOKED: Final = 5
+"""Ranks of a pipeline that B0 looks at."""
 
 
 def stacked(patterns: list[Pattern]) -> Patterns:
@@ -50,13 +53,13 @@ def _grid_pattern(layout: ChunkLayout, ks: tuple[int, ...], pieced: bool, border
     """One of them: the same one for every row of options."""
     first = np.arange(layout.pp) * apart
     behind = tier_crossed(first, np.roll(first, -1), units) if apart else np.full(layout.pp, border)
-    return _in_one_way(layout, ks, pieced) | _borders(layout, behind, len(units), _ends(layout.pp))
+    return _in_one_way(layout, ks, pieced) | _borders(layout, behind, len(units), _told(layout))
 
 
 @lru_cache(maxsize=4096)
 def _in_one_way(layout: ChunkLayout, ks: tuple[int, ...], pieced: bool) -> Pattern:
     """Blocks of a pipeline whose groups all lie in one way."""
-    return _pattern(layout, ks, layout.counts, np.ones((len(layout.counts), 1), dtype=np.int64), _ends(layout.pp), pieced=pieced)
+    return _pattern(layout, ks, layout.counts, np.ones((len(layout.counts), 1), dtype=np.int64), _told(layout), pieced=pieced)
 
 
 def line_pattern(problem: Problem, space: Space, layout: ChunkLayout, *, ways: IntArray, behind: IntArray, tiers: int) -> Pattern:
@@ -69,7 +72,7 @@ def line_pattern(problem: Problem, space: Space, layout: ChunkLayout, *, ways: I
     of_way = np.zeros((len(chunk), int(ways.max()) + 1), dtype=np.int64)
     of_way[chunk, ways[chunk % layout.pp]] = 1
     counts = (of_way[:, :, None] * layout.counts[:, None, :]).reshape(len(chunk), -1)
-    ranks, ks = _looked(ways), tuple(int(k) for k in space.of("recompute_layers"))
+    ranks, ks = _looked(layout, ways), tuple(int(k) for k in space.of("recompute_layers"))
     blocks = _pattern(layout, ks, counts, of_way, ranks, pieced=problem.runtime.overlap_grad_reduce)
     return blocks | _borders(layout, behind, tiers, ranks)
 
@@ -89,24 +92,33 @@ def _borders(layout: ChunkLayout, behind: IntArray, tiers: int, ranks: IntArray)
     }
 
 
-@lru_cache(maxsize=1024)
-def _ends(pp: int) -> IntArray:
-    """Ranks that B0 looks at in every pipeline: first, second, one before last, last; the last again where there are fewer."""
-    looked = sorted({0, min(1, pp - 1), max(pp - 2, 0), pp - 1})
-    return np.array(looked + [pp - 1] * (4 - len(looked)), dtype=np.int64)
+@lru_cache(maxsize=4096)
+def _told(layout: ChunkLayout) -> IntArray:
+    """Ranks that B0 looks at in every pipeline: first, second, one before last, last, and of those inside the first with the most layers
+    of the commonest kind; the last again where these are fewer.
+
+    Where the first layers are unlike the others (dense ones before experts) the second rank still has some of them: of those that hold
+    none it is the first whose activations and states together are the most.
+    """
+    pp = layout.pp
+    looked = {0, min(1, pp - 1), max(pp - 2, 0), pp - 1}
+    if pp > 2:
+        commonest = int(np.argmax(layout.counts.sum(axis=0) * layout.layer))
+        looked.add(1 + int(np.argmax(layout.by_rank[1 : pp - 1, commonest])))
+    return np.array(sorted(looked) + [pp - 1] * (LOOKED - len(looked)), dtype=np.int64)
 
 
-def _looked(ways: IntArray) -> IntArray:
+def _looked(layout: ChunkLayout, ways: IntArray) -> IntArray:
     """These, and behind them one rank inside for each way in which groups lie, if there are several: the one closest to the middle.
 
     A rank that is there already stands again as the last one.
     """
-    pp, ends, several = len(ways), _ends(len(ways)), int(ways.max()) + 1
+    pp, told, several = layout.pp, _told(layout), int(ways.max()) + 1
     if several == 1:
-        return ends
+        return told
     inside = {min(np.flatnonzero(ways == way).tolist(), key=lambda rank: abs(rank - pp // 2)) for way in range(several)}
-    looked = sorted(inside.union(ends.tolist()))
-    return np.array(looked + [pp - 1] * (len(ends) + several - len(looked)), dtype=np.int64)
+    looked = sorted(inside.union(told.tolist()))
+    return np.array(looked + [pp - 1] * (len(told) + several - len(looked)), dtype=np.int64)
 
 
 def _pattern(
