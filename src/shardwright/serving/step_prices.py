@@ -12,12 +12,13 @@ from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.inference.attention import prompt_seconds
 from shardwright.cost.inference.decode import decode_columns
-from shardwright.cost.inference.forward import ForwardSeconds, forward_seconds, is_head
+from shardwright.cost.inference.forward import PARTS, ForwardSeconds, forward_seconds, is_head
 from shardwright.cost.inference.libraries import expert_library, library_of
 from shardwright.cost.inference.networks import engine_networks
 from shardwright.cost.inference.products import Products
 from shardwright.cost.scan import scan_seconds
 from shardwright.dtype import Dtype
+from shardwright.hardware.catalog.serving_constants import ServingConstants
 from shardwright.hardware.device import Accelerator
 from shardwright.job.serving import NumberFormat
 from shardwright.model.absorbed import latent_of
@@ -78,9 +79,10 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
         base += path.times(count)
         core = _Core.of(block, problem, worker, machine)
         start += count * core.state(sequences)
-        prompts += count * core.prompts(lengths)
-        for window, (fixed, each) in core.decoding(sequences).items():
-            start += count * fixed
+        prompts += count * constants.prompts * core.prompts(lengths)
+        for window, (fixed, alone) in core.decoding(sequences).items():
+            start += count * constants.answers * fixed
+            each = constants.answers * alone
             if window:
                 windows[window] = windows.get(window, np.zeros(len(sequences))) + count * each
             else:
@@ -187,16 +189,27 @@ class _Path:
 
 
 def _path(found: ForwardSeconds, block: Block, problem: ServingProblem) -> _Path:
-    """A block takes no less than its host does: for each kernel where Python launches them; for each piece between two attention cores, and
-    its kernels, where an engine compiles those (it is what it captures in pieces); for each piece alone where captured pieces are replayed.
+    """A block takes no less than its host does: for each kernel where Python launches them; where an engine compiles what lies between two
+    attention cores (it is what it captures in pieces) for each such piece and its kernels, but those of experts, which stay Python's; for
+    each piece alone where captured pieces are replayed.
     """
-    constants, engine, total = problem.constants, problem.engine, found.total
+    constants, engine = problem.constants, problem.engine
+    total = in_place(found, constants)
     pieces = sum(o.kind is OperatorKind.ATTENTION or o.scan is not None for o in block.operators) * constants.host_piece_s
-    launches = pieces + found.kernels * constants.compiled_launch_s if engine.piecewise else found.kernels * constants.host_launch_s
+    launches = found.kernels * constants.host_launch_s
+    if engine.piecewise:
+        compiled = (found.kernels - found.opaque) * constants.compiled_launch_s
+        launches = pieces + compiled + found.opaque * constants.host_launch_s
     return _Path(
         replayed=total if engine.full_graphs else np.maximum(total, pieces),
         launched=np.maximum(total, launches),
     )
+
+
+def in_place(found: ForwardSeconds, constants: ServingConstants) -> FloatArray:
+    """(t,) seconds of a block's kernels in a running engine."""
+    factors = {"products": constants.products, "experts": constants.experts, "sums": constants.sums}
+    return np.asarray(np.array([factors.get(part, 1.0) for part in PARTS]) @ found.seconds, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -17,6 +17,7 @@ from shardwright.cost.inference.networks import EngineNetworks, exchange_seconds
 from shardwright.cost.inference.products import Products, formats_of
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
 from shardwright.cost.inference.small_products import small_gemm_seconds
+from shardwright.job.serving import NumberFormat, OperatorPrecision
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
@@ -33,10 +34,16 @@ _BY_CONTEXT: Final = (Kernel.ATTENTION, Kernel.SCAN)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForwardSeconds:
-    """Of a block in a captured graph, (parts, t): see `PARTS`; and how many kernels the host launches where nothing is captured."""
+    """Of a block in a captured graph, and what the host launches where nothing is captured.
+
+    Args:
+        seconds: (parts, t), see `PARTS`. kernels: that the host launches, casts of tokens to narrower formats among them. opaque: those of
+            them inside operators that a compiler leaves to Python: routed experts.
+    """
 
     seconds: FloatArray
     kernels: int
+    opaque: int = 0
 
     @property
     def total(self) -> FloatArray:
@@ -76,7 +83,7 @@ def forward_seconds(block: Block, rows: Rows, *, products: Products, networks: E
     program = forward_program(block, routed=ranks > 1)
     operators = {o.name: o for o in program.operators}
     local = rows.degrees()
-    found, kernels = np.zeros((len(PARTS), len(rows))), 0
+    found, kernels, opaque = np.zeros((len(PARTS), len(rows))), 0, 0
     for work in (w for w in program.works if w.phase is Phase.F):
         operator = operators[work.operator]
         if operator.kind is OperatorKind.LOSS or is_routed(operator):
@@ -84,12 +91,14 @@ def forward_seconds(block: Block, rows: Rows, *, products: Products, networks: E
         kernels += 1
         if work.kernel is Kernel.GEMM:
             found[0] += _product_seconds(work, operator, local, products)
+            kernels += is_cast(formats_of(products.precision, operator))
         elif work.kernel not in _BY_CONTEXT:
             found[2] += _element_seconds(work, local, products.machine) + gap_s
     down = next((w for w in program.works if w.kernel is Kernel.GROUPED_GEMM and w.phase is Phase.F), None)
     if down is not None:
         found[1] += _experts_seconds(block, rows, products, skew=skew)
-        kernels += EXPERT_KERNELS
+        opaque = EXPERT_KERNELS + 2 * is_cast(products.precision.experts)
+        kernels += opaque
     for move in _sums(program):
         (span, *_), volume = spans_along(move.axes[0], rows, networks.library), _volume(move, local)
         if int(span.size.max()) > 1:
@@ -102,13 +111,18 @@ def forward_seconds(block: Block, rows: Rows, *, products: Products, networks: E
     if route is not None and ranks > 1:
         found[4] += exchange_seconds(route, rows, networks=networks, hidden=_width(block))
         kernels += 2
-    return ForwardSeconds(seconds=found, kernels=kernels)
+    return ForwardSeconds(seconds=found, kernels=kernels, opaque=opaque)
 
 
 EXPERT_KERNELS: Final = 5
 """Sort by expert, two grouped products, the gate between, and the sum."""
 FUSED_BEHIND_SUMS: Final = 2
 """The residual and the norm."""
+
+
+def is_cast(formats: OperatorPrecision) -> bool:
+    """Whether tokens are cast for a product, by a kernel of its own in front of it."""
+    return formats.activations.bytes < NumberFormat.BF16.bytes
 
 
 def _product_seconds(work: BlockWork, operator: Operator, local: Degrees, products: Products) -> FloatArray:
