@@ -65,7 +65,7 @@ bench: $(VENV)/.develops ## time the bars (idle 2-core machine, median of 7)
 
 accuracy: $(VENV)/.runs ## predict the project's own measured rows and write docs/accuracy.md and docs/serving-accuracy.md
 	@$(BIN)/shardwright validate $(MEASUREMENTS) -o docs/accuracy.md --save-folds benchmarks/published/folds.json
-	@$(BIN)/shardwright validate benchmarks/published/serving/*.csv -o docs/serving-accuracy.md
+	@$(BIN)/shardwright validate benchmarks/published/serving/*.csv -o docs/serving-accuracy.md --save-folds benchmarks/published/serving/slopes.json
 
 fresh: ## the test suite from a fresh clone in a new environment
 	@directory="$$(mktemp -d)"; trap 'rm -rf "$$directory"' EXIT; \

@@ -20,10 +20,12 @@ from shardwright.validation.facts import Facts
 from shardwright.validation.folds import FOLDS, fold_text, read_folds
 from shardwright.validation.judge import validation_json
 from shardwright.validation.serving.accuracy import serving_accuracy, serving_facts
+from shardwright.validation.serving.fit import ServingSlopes, read_slopes, slopes_text
 from shardwright.validation.serving.judge import FOLDS as SERVING_FOLDS
 from shardwright.validation.serving.judge import require_serving_fold, serving_json
 from shardwright.validation.serving.measurements import is_serving_table
 from shardwright.validation.serving.page import serving_page
+from shardwright.validation.serving.study import ServingStudy
 from shardwright.validation.serving.template import COLUMNS as SERVING_COLUMNS
 from shardwright.validation.serving.template import serving_template
 from shardwright.validation.study import Study
@@ -94,9 +96,19 @@ def validate(
     if len(kinds_of_tables) > 1:
         raise UsageError("tables of training and of serving in one call", hint="validate each kind by itself")
     if True in kinds_of_tables:
-        if folds is not None or save_folds is not None:
-            raise UsageError("no constants of serving are stored", hint="--folds and --save-folds are of tables of training")
-        _serving(paths, fold=fold, facts=facts, engine=runtime, output=output, as_json=as_json, quiet=quiet)
+        found = _serving(
+            paths,
+            fold=fold,
+            facts=facts,
+            engine=runtime,
+            known=read_slopes(folds) if folds is not None else None,
+            fitted=save_folds is not None,
+            output=output,
+            as_json=as_json,
+            quiet=quiet,
+        )
+        if save_folds is not None and found.slopes is not None:
+            screen.save(save_folds, slopes_text(found.slopes))
         return
     kinds = FOLDS if save_folds is not None or (output is not None and output.suffix == ".md") else (fold,)
     known = read_folds(folds) if folds is not None else None
@@ -118,13 +130,25 @@ def validate(
         screen.show(render_validation(validation))
 
 
-def _serving(paths: list[Path], *, fold: str, facts: Path | None, engine: str, output: Path | None, as_json: bool, quiet: bool) -> None:
-    """`validate` of tables of served configurations."""
+def _serving(
+    paths: list[Path],
+    *,
+    fold: str,
+    facts: Path | None,
+    engine: str,
+    known: ServingSlopes | None,
+    fitted: bool,
+    output: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> ServingStudy:
+    """`validate` of tables of served configurations. `known`: slopes of all folds; `fitted`: they are asked for."""
     paged = output is not None and output.suffix == ".md"
     described = serving_facts(*paths, folder=facts)
     require_serving_fold(fold)
+    kinds = SERVING_FOLDS if paged or fitted else (fold,)
     with screen.progress(quiet=quiet) as report:
-        study = serving_accuracy(*paths, facts=described, folds=SERVING_FOLDS if paged else (fold,), engine=engine, progress=report)
+        study = serving_accuracy(*paths, facts=described, folds=kinds, engine=engine, known=known, progress=report)
     validation = study.validation(fold)
     if output is not None:
         screen.save(output, serving_page(study, facts=described) if paged else to_text(serving_json(validation)))
@@ -134,6 +158,7 @@ def _serving(paths: list[Path], *, fold: str, facts: Path | None, engine: str, o
         screen.write(f"{serving_judged_line(validation)}\n")
     else:
         screen.show(render_serving(validation))
+    return study
 
 
 def _save_page(path: Path, study: Study, *, facts: Facts) -> None:

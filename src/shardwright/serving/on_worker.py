@@ -11,6 +11,7 @@ from shardwright.runtime.engines.devices import Site, on_device
 from shardwright.runtime.engines.options import with_options
 from shardwright.serving.deployment import Worker
 from shardwright.serving.problem import ServingProblem
+from shardwright.serving.tuned import tuned
 
 
 def on_worker(problem: ServingProblem, worker: Worker) -> ServingProblem:
@@ -34,8 +35,10 @@ def on_worker(problem: ServingProblem, worker: Worker) -> ServingProblem:
         architecture=problem.model.architecture,
         weights=min(weights, default=NumberFormat.BF16).value,
     )
-    engine = on_device(with_options(problem.engine, worker.options), site)
+    told = with_options(problem.engine, worker.options)
+    if precision.kv is NumberFormat.BF16 and told.kv_format in {one.value for one in NumberFormat}:
+        precision = replace(precision, kv=NumberFormat(told.kv_format))
+    job = replace(problem.job, precision=precision)
+    engine = on_device(tuned(replace(problem, engine=told, job=job), worker), site)
     engine = replace(engine, token_budget=worker.chunk or engine.token_budget, max_sequences=worker.sequences or engine.max_sequences)
-    if precision.kv is NumberFormat.BF16 and engine.kv_format in {one.value for one in NumberFormat}:
-        precision = replace(precision, kv=NumberFormat(engine.kv_format))
-    return replace(problem, engine=engine, job=replace(problem.job, precision=precision))
+    return replace(problem, engine=engine, job=job)

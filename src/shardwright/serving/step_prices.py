@@ -56,6 +56,8 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
     engine, model, constants = problem.engine, problem.model, problem.constants
     products = products_of(problem)
     machine, networks = products.machine, engine_networks(problem.cluster, engine)
+    device = problem.cluster.node.accelerator.name
+    of_prompts, of_answers = (constants.in_place(kernels, device) for kernels in ("prompts", "answers"))
     tokens = _token_points(problem, worker)
     sequences = _points(worker.sequences or engine.max_sequences)
     lengths = np.concatenate([[0], _points(LONGEST, least=64)])
@@ -79,15 +81,17 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
         base += path.times(count)
         core = _Core.of(block, problem, worker, machine)
         start += count * core.state(sequences)
-        prompts += count * constants.prompts * core.prompts(lengths)
+        prompts += count * of_prompts * core.prompts(lengths)
         for window, (fixed, alone) in core.decoding(sequences).items():
-            start += count * constants.answers * fixed
-            each = constants.answers * alone
+            start += count * of_answers * fixed
+            each = of_answers * alone
             if window:
                 windows[window] = windows.get(window, np.zeros(len(sequences))) + count * each
             else:
                 slope += count * each
     names = sorted(windows)
+    # Between two iterations lies what one stage takes of the first, so the host's work hides behind as much in each of them.
+    turns = worker.pp if engine.asynchronous else 1
     return StepTable(
         tokens=tokens,
         replayed=rising(base.replayed),
@@ -102,8 +106,8 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
         window_slope=np.array([windows[w] for w in names]).reshape(len(names), len(sequences)),
         prompt_tokens=lengths.astype(np.int64),
         prompt_seconds=rising(prompts),
-        host_s=constants.host_iteration_s,
-        host_sequence_s=constants.host_sequence_s,
+        host_s=constants.host_iteration_s * turns,
+        host_sequence_s=constants.host_sequence_s * turns,
         answer_s=0.0,
         asynchronous=engine.asynchronous,
         guesses=worker.guesses,
@@ -194,7 +198,7 @@ def _path(found: ForwardSeconds, block: Block, problem: ServingProblem) -> _Path
     each piece alone where captured pieces are replayed.
     """
     constants, engine = problem.constants, problem.engine
-    total = in_place(found, constants)
+    total = in_place(found, constants, accelerator=problem.cluster.node.accelerator.name)
     pieces = sum(o.kind is OperatorKind.ATTENTION or o.scan is not None for o in block.operators) * constants.host_piece_s
     launches = found.kernels * constants.host_launch_s
     if engine.piecewise:
@@ -206,10 +210,9 @@ def _path(found: ForwardSeconds, block: Block, problem: ServingProblem) -> _Path
     )
 
 
-def in_place(found: ForwardSeconds, constants: ServingConstants) -> FloatArray:
-    """(t,) seconds of a block's kernels in a running engine."""
-    factors = {"products": constants.products, "experts": constants.experts, "sums": constants.sums}
-    return np.asarray(np.array([factors.get(part, 1.0) for part in PARTS]) @ found.seconds, dtype=np.float64)
+def in_place(found: ForwardSeconds, constants: ServingConstants, *, accelerator: str) -> FloatArray:
+    """(t,) seconds of a block's kernels in a running engine on a catalog's `accelerator`."""
+    return np.asarray(np.array([constants.in_place(part, accelerator) for part in PARTS]) @ found.seconds, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

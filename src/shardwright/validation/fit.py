@@ -19,6 +19,7 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.hardware.catalog.constants import DECLARED, Constants
 from shardwright.validation.case import Case
+from shardwright.validation.optimum import optimum
 from shardwright.validation.predict import Evaluator
 
 Progress = Callable[[str, int, int], None]
@@ -120,21 +121,9 @@ def refine(
 
 
 def _solve(here: Constants, *, residual: FloatArray, slope: FloatArray, weights: FloatArray) -> Constants:
-    """The optimum of the linearised problem: reweighted least squares, then each value inside its bounds."""
-    logs = np.array([np.log(getattr(here, d.name)) for d in DECLARED])
-    centre, tight = np.log([d.prior for d in DECLARED]), np.array([d.spread for d in DECLARED]) ** -2.0
-    low, high = np.log([d.low for d in DECLARED]), np.log([d.high for d in DECLARED])
-    values = logs.copy()
-    for _ in range(50):
-        away = (residual + slope @ (values - logs)) / NOISE
-        each = weights / np.sqrt(1.0 + away**2) / NOISE**2
-        normal = slope.T @ (each[:, None] * slope) + np.diag(tight)
-        wanted = slope.T @ (each * (slope @ logs - residual)) + tight * centre
-        following = np.clip(np.linalg.solve(normal, wanted), low, high)
-        if np.abs(following - values).max() < 1e-6:
-            break
-        values = following
-    return Constants(**{d.name: float(f"{np.exp(v):.5g}") for d, v in zip(DECLARED, values, strict=True)})
+    """The optimum of the linearised problem."""
+    at = [getattr(here, one.name) for one in DECLARED]
+    return Constants(**optimum(DECLARED, at, residual=residual, slope=slope, weights=weights, noise=NOISE))
 
 
 def _with_confidence(cases: Sequence[Case], point: Sensitivity, *, constants: Constants, weights: FloatArray, evaluator: Evaluator) -> Fit:

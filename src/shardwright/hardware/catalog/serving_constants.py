@@ -1,32 +1,23 @@
-"""Constants of serving that no kernel table gives: few, each of a host, a fabric or a class of kernels; none of a model, an engine or a
+"""Constants of serving that no kernel table gives: few, each of a host, a fabric or an accelerator family; none of a model, an engine or a
 version.
+
+Values come from `validation.serving.fit` over published runs (docs/serving-accuracy.md); `DECLARED_SERVING` says what each is before any
+run was seen, and how far physics lets it go.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
-from shardwright.hardware.catalog.constants import SHIPPED
+from shardwright.hardware.catalog.constants import SHIPPED, Declared, family_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingConstants:
     """Seconds of hosts and of captured graphs, and what kernels take in a running engine over what they take alone.
 
-    Args:
-        replayed_launch_s: of a small kernel in a captured graph beside the bytes that it moves. host_launch_s: of the host for each kernel
-            that it launches from Python, one after another; compiled_launch_s: from compiled code. host_piece_s: for each piece of compiled
-            code, or of a captured graph, and the attention core behind it.
-        products, experts, sums, answers, prompts: factors on the seconds of dense products, of routed experts, of sums over ranks, of the
-            attention of answers and of that of prompts. Tables time one kernel again and again; in an engine each one finds the caches full of
-            others' data, its experts' tokens unevenly spread, and the ranks of a sum not quite together.
-        host_iteration_s: of the host for an iteration: scheduling, inputs, handing out tokens. host_sequence_s: of it for each request.
-        request_s: of a request from its client to the queue and of its first token back: HTTP, tokenising, a process between.
-
-    Sources: host_launch_s is what training's runs gave for the same work (`Constants.host_launch`); a graph's smallest kernels take two
-    microseconds in the median of the tables of casts (docs/serving-kernels.md). The others are assumed, from orders of magnitude of
-    Python's and CUDA's calls; none was fitted to a serving run.
+    `DECLARED_SERVING` has meaning, owner and prior of each.
     """
 
     replayed_launch_s: float = 2.0e-6
@@ -36,11 +27,93 @@ class ServingConstants:
     host_iteration_s: float = 1.5e-3
     host_sequence_s: float = 5e-6
     request_s: float = 10e-3
-    products: float = 1.0
-    experts: float = 1.0
+    products_hopper: float = 1.0
+    products_blackwell: float = 1.0
+    experts_hopper: float = 1.0
+    experts_blackwell: float = 1.0
+    answers_hopper: float = 1.0
+    answers_blackwell: float = 1.0
     sums: float = 1.0
-    answers: float = 1.0
     prompts: float = 1.0
+
+    def in_place(self, kernels: str, accelerator: str) -> float:
+        """Seconds of `kernels` (products, experts, answers, sums, prompts) in a running engine over those alone, on an accelerator of the
+        catalog; 1 where nothing was fitted.
+        """
+        return float(getattr(self, f"{kernels}_{family_of(accelerator)}", getattr(self, kernels, 1.0)))
 
 
 SERVING: Final = ServingConstants()
+
+_ALONE: Final = (
+    "tables time one kernel again and again: its weights partly in the cache, its tokens spread evenly over experts, the clock not yet at "
+    "the power limit"
+)
+_CALLS: Final = "orders of magnitude of Python's and CUDA's calls"
+
+
+def _seconds(name: str, owner: str, prior: float, meaning: str, source: str = _CALLS, *, spread: float = 0.5) -> Declared:
+    return Declared(
+        name=name, owner=owner, prior=prior, spread=spread, low=prior / 4, high=prior * 4, meaning=f"seconds of {meaning}", source=source
+    )
+
+
+def _factor(name: str, owner: str, meaning: str, *, source: str = _ALONE, spread: float = 0.12) -> Declared:
+    return Declared(
+        name=name, owner=owner, prior=1.0, spread=spread, low=0.7, high=1.6, meaning=f"{meaning} over their seconds alone", source=source
+    )
+
+
+DECLARED_SERVING: Final = (
+    _seconds(
+        "replayed_launch_s",
+        "captured graphs",
+        2e-6,
+        "a small kernel in a captured graph beside the bytes that it moves",
+        "the smallest kernels of the tables of casts take two microseconds in the median (docs/serving-kernels.md)",
+    ),
+    _seconds(
+        "host_launch_s",
+        "host: one thread of Python",
+        SHIPPED.host_launch,
+        "the host for each kernel that it launches from Python, one after another",
+        "what training's runs gave for the same work (`Constants.host_launch`)",
+    ),
+    _seconds("compiled_launch_s", "host: compiled code", 10e-6, "the host for each kernel that compiled code launches"),
+    _seconds(
+        "host_piece_s",
+        "host: one thread of Python",
+        80e-6,
+        "the host for each piece of compiled code, or of a captured graph, and the attention core behind it",
+    ),
+    _seconds("host_iteration_s", "host: one thread of Python", 1.5e-3, "the host for an iteration: scheduling, inputs, handing out tokens"),
+    _seconds("host_sequence_s", "host: one thread of Python", 5e-6, "it for each request of the iteration"),
+    _seconds(
+        "request_s",
+        "host: processes beside the engine's",
+        10e-3,
+        "a request from its client to the queue and of its first token back: HTTP, tokenising, a process between",
+    ),
+    _factor("products_hopper", "accelerator: H100 and its siblings", "seconds of dense products in a running engine"),
+    _factor("products_blackwell", "accelerator: B200 and its siblings", "seconds of dense products in a running engine"),
+    _factor("experts_hopper", "accelerator: H100 and its siblings", "seconds of routed experts in a running engine", spread=0.2),
+    _factor("experts_blackwell", "accelerator: B200 and its siblings", "seconds of routed experts in a running engine", spread=0.2),
+    _factor("answers_hopper", "accelerator: H100 and its siblings", "seconds of attention of answers in a running engine", spread=0.2),
+    _factor("answers_blackwell", "accelerator: B200 and its siblings", "seconds of attention of answers in a running engine", spread=0.2),
+    _factor(
+        "sums",
+        "fabric: inside a node",
+        "seconds of sums over ranks in a running engine",
+        source="a test in a closed loop hides what ranks wait for each other",
+        spread=0.3,
+    ),
+    _factor("prompts", "kernels: attention of prompts", "seconds of attention of prompts in a running engine", spread=0.2),
+)
+"""Every fitted constant, as it is before any run was seen: no more than twenty."""
+
+PRIOR_SERVING: Final = ServingConstants(**{one.name: one.prior for one in DECLARED_SERVING})
+
+
+def serving_names() -> tuple[str, ...]:
+    """Names of all constants, in order."""
+    return tuple(field.name for field in fields(ServingConstants))

@@ -109,7 +109,8 @@ class Engine:
     Args:
         batching, admission, eviction: see there. token_budget: most tokens of an iteration (of a chunk of prompts, where they run alone);
             0 = by the device's memory (`sizes`). max_sequences: most requests that run at once; 0 = by the device. guessing_sequences: most
-            where tokens are guessed ahead and none is set, 0 = as many. prompt_tokens: most tokens of prompts in an iteration, beyond a
+            where tokens are guessed ahead and none is set, 0 = as many. tuned_sizes: the two are what the engine's own benchmark chooses by
+            memory and mean lengths, where none is set. prompt_tokens: most tokens of prompts in an iteration, beyond a
             first one; 0 = no such limit. context_tokens: longest prompt and answer together that is accepted; 0 = the model's.
         sizes: what is set by the device's memory. shared_budget: token_budget and max_sequences are those of all ranks with attention of
             their own together. chunked_prefill: a prompt may be cut over iterations. mixes_decode: PREFILL_FIRST runs decode beside a
@@ -157,6 +158,7 @@ class Engine:
     token_budget: int = 0
     max_sequences: int = 0
     guessing_sequences: int = 0
+    tuned_sizes: bool = False
     prompt_tokens: int = 0
     context_tokens: int = 0
     sizes: tuple[SizeRow, ...] = ()

@@ -61,6 +61,7 @@ def _word(name: str, about: str) -> EngineOption:
 OPTIONS: Final = (
     _number("token_budget", "most tokens of an iteration (of a chunk of prompts, where they run alone)"),
     _number("sequences", "most requests that run at once"),
+    _switch("tuned", "budget and requests are what the engine's own benchmark chooses by memory and lengths"),
     _number("prompt_tokens", "most tokens of prompts in an iteration, beyond a first one"),
     _number("context", "longest prompt and answer together"),
     EngineOption(name="memory", form=Form.SHARE, about="share of the device's memory, as the engine's own rule takes it"),

@@ -57,7 +57,7 @@ V0_5_9: Final = engine(
     read(
         _ARGUMENTS,
         sizes=ROWS,
-        off="token_budget max_sequences context_tokens",
+        off="token_budget max_sequences context_tokens tuned_sizes",
         on="shared_budget",
         guessing_sequences=48,
         note="_handle_gpu_memory_settings; with attention of their own dp ranks divide chunk and requests among them; "

@@ -71,9 +71,11 @@ _SUMS_1_2: Final = tuple(
     if tokens
 )
 
+_TUNING: Final = "https://github.com/NVIDIA/TensorRT-LLM/blob/04cba882084a25665e7f80f5bda71b35b9790b6f/tensorrt_llm/bench/build/tuning.py"
 _SETTINGS: Final = (
     sets("token_budget", "--max_num_tokens", _ARGUMENTS, "token_budget"),
     sets("sequences", "--max_batch_size", _ARGUMENTS, "max_sequences"),
+    switches("tuned", "trtllm-bench", _TUNING, "tuned_sizes"),
     sets("context", "--max_seq_len", _ARGUMENTS, "context_tokens"),
     sets("memory", "kv_cache_config.free_gpu_memory_fraction", _ARGUMENTS_1_3, "memory_fraction"),
     sets("block", "kv_cache_config.tokens_per_block", _ARGUMENTS_1_3, "block_tokens"),
@@ -135,7 +137,7 @@ V1_2: Final = engine(
         batching=Batching.IN_FLIGHT,
         polling=1,
         conservative=1.0,
-        off="mixes_decode estimate knows_ends prompt_tokens guessing_sequences",
+        off="mixes_decode estimate knows_ends prompt_tokens guessing_sequences tuned_sizes",
         note="a micro-batch scheduler fills max_num_tokens with decode and prompts that a capacity scheduler let in",
     ),
     read(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from shardwright.validation.facts import Facts, facts_beside, read_facts
 from shardwright.validation.serving.case import ServingCase, ServingSkip
-from shardwright.validation.serving.judge import FOLDS, Progress
+from shardwright.validation.serving.fit import LinearFit, ServingSlopes, slopes_of
+from shardwright.validation.serving.judge import FOLDS, Progress, require_serving_fold
 from shardwright.validation.serving.measurements import COLUMNS, read_serving
 from shardwright.validation.serving.predict import predict_serving
 from shardwright.validation.serving.rows import to_serving_case
-from shardwright.validation.serving.study import ServingStudy, serving_study
+from shardwright.validation.serving.study import ServingStudy, serving_study, shipped
 
 MAX_WORKERS: Final = 8
 
@@ -29,12 +31,28 @@ def serving_cases(*paths: Path | str, facts: Facts, engine: str = "") -> tuple[S
 
 
 def serving_accuracy(
-    *paths: Path | str, facts: Facts, folds: Sequence[str] = FOLDS, engine: str = "", progress: Progress | None = None
+    *paths: Path | str,
+    facts: Facts,
+    folds: Sequence[str] = FOLDS,
+    engine: str = "",
+    known: ServingSlopes | None = None,
+    progress: Progress | None = None,
 ) -> ServingStudy:
     """Predicted against measured for every row with a full configuration, of all tables together.
+
+    Args:
+        known: slopes to fit the constants of folds with; without, they are taken anew where a fold holds rows out.
 
     Raises:
         UsageError: unknown fold. DataError: a table cannot be read.
     """
-    cases = serving_cases(*paths, facts=facts, engine=engine)
-    return serving_study(cases, evaluate=predict_serving, folds=folds, workers=min(os.cpu_count() or 1, MAX_WORKERS), progress=progress)
+    for fold in folds:
+        require_serving_fold(fold)
+    cases, workers = serving_cases(*paths, facts=facts, engine=engine), min(os.cpu_count() or 1, MAX_WORKERS)
+    slopes = known
+    if slopes is None and any(fold != "none" for fold in folds):
+        usable = [case for case in cases if isinstance(case, ServingCase)]
+        slopes = slopes_of(usable, evaluate=predict_serving, workers=workers, progress=progress)
+    fit = shipped if slopes is None else LinearFit(slopes=slopes)
+    study = serving_study(cases, evaluate=predict_serving, fit=fit, folds=folds, workers=workers, progress=progress)
+    return replace(study, slopes=slopes)

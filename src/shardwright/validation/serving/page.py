@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from shardwright.hardware.catalog.serving_constants import DECLARED_SERVING, SERVING
 from shardwright.serving.notation import print_deployment
 from shardwright.validation.accuracy_tables import percent, table
 from shardwright.validation.facts import Facts
@@ -24,6 +25,7 @@ from shardwright.validation.serving.judge import (
 from shardwright.validation.serving.study import ServingStudy
 
 FAR: Final = 0.5
+INFORMS: Final = 0.02
 _HEAD: Final = """# Accuracy of serving
 
 Predicted against measured, on published runs of vLLM, SGLang and TensorRT-LLM. This page is written by `make accuracy`; do not edit it.
@@ -50,6 +52,7 @@ def serving_page(study: ServingStudy, *, facts: Facts, far: float = FAR) -> str:
     parts = [
         _HEAD,
         _bars(judge_serving_bars(study.validations)),
+        _constants(study),
         _columns(plain),
         _groups("By engine and device", plain, engine_and_device),
         _groups("By model", plain, lambda row: row.case.model.name),
@@ -70,6 +73,18 @@ def _bars(results: Sequence[ServingBarResult]) -> str:
         lines.append((result.name, result.fold, str(result.n), f"**{text}**" if result.holds else f"*{text}*"))
     about = "Found and allowed; **bold** holds its bar, *italic* misses it. Only rows that leave nothing open count."
     return f"## Bars\n\n{about}\n\n" + table(("rows", "held out", "n", "result"), lines)
+
+
+def _constants(study: ServingStudy) -> str:
+    """What was fitted, and how many rows tell it: those whose time moves by more than 2 % of the constant's change."""
+    informed = [0] * len(DECLARED_SERVING) if study.slopes is None else (abs(study.slopes.slope) > INFORMS).sum(axis=0).tolist()
+    lines = [
+        (one.name, one.owner, f"{getattr(SERVING, one.name):.3g}", f"{one.prior:.3g}", str(rows), one.meaning, one.source)
+        for one, rows in zip(DECLARED_SERVING, informed, strict=True)
+    ]
+    about = "Fitted to all rows that leave nothing open, of one role and without guesses; none is of a model, an engine or a version."
+    header = ("constant", "owner", "shipped", "prior", "rows that move it", "meaning", "source of the prior")
+    return f"## Constants\n\n{about}\n\n" + table(header, lines)
 
 
 def _columns(validation: ServingValidation) -> str:
@@ -105,7 +120,7 @@ def _folds(study: ServingStudy) -> str:
     for validation in study.validations:
         name = "nothing" if validation.fold == "none" else f"each {validation.fold}"
         lines.append((name, *(_cell(errors_of(validation.counted(metric), metric)) for metric in Metric)))
-    about = "Each row predicted with constants fitted without the rows that are held out with it. Where none is fitted, lines are alike."
+    about = "Each row predicted with constants fitted without the rows that are held out with it."
     return f"## Held out\n\n{about}\n\n" + table(("held out", *(metric.value for metric in Metric)), lines)
 
 

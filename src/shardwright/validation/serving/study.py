@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -12,11 +11,9 @@ from shardwright.errors import ShardwrightError
 from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
 from shardwright.validation.serving.case import ServingCase, ServingSkip
 from shardwright.validation.serving.evaluator import ServingEvaluator, ServingPrediction
+from shardwright.validation.serving.fit import ServingSlopes
 from shardwright.validation.serving.judge import FOLDS, Progress, ServingValidation, fold_key, judge_serving
-
-Outcome = ServingPrediction | ShardwrightError
-MIN_TASKS = 16
-"""Fewer predictions than this are not worth starting processes for."""
+from shardwright.validation.serving.predictions import predictions_of
 
 
 class ServingFit(Protocol):
@@ -33,9 +30,14 @@ def shipped(cases: Sequence[ServingCase]) -> ServingConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingStudy:
-    """Predictions of all rows, one validation a kind of fold."""
+    """Predictions of all rows, one validation a kind of fold.
+
+    Args:
+        slopes: what the constants of folds were fitted with; None where nothing was.
+    """
 
     validations: tuple[ServingValidation, ...]
+    slopes: ServingSlopes | None = None
 
     def validation(self, fold: str) -> ServingValidation:
         """The validation of one kind of fold."""
@@ -63,7 +65,8 @@ def serving_study(
     usable = [case for case in cases if isinstance(case, ServingCase)]
     constants = {fold: _held_out(usable, fold=fold, fit=fit) for fold in folds}
     tasks = {(id(case), one[fold_key(case, fold=fold)]): case for fold, one in constants.items() for case in usable}
-    known = _predicted(tasks, evaluate=evaluate, workers=workers, progress=progress)
+    outcomes = predictions_of([(case, key[1]) for key, case in tasks.items()], evaluate=evaluate, workers=workers, progress=progress)
+    known = dict(zip(tasks, outcomes, strict=True))
 
     def predict(case: ServingCase, *, fold: str) -> ServingPrediction:
         found = known[id(case), constants[fold][fold_key(case, fold=fold)]]
@@ -80,30 +83,3 @@ def _held_out(cases: Sequence[ServingCase], *, fold: str, fit: ServingFit) -> di
     if fold == "none":
         return dict.fromkeys(keys, SERVING)
     return {key: fit([case for case in cases if fold_key(case, fold=fold) != key]) for key in keys}
-
-
-def _predicted(
-    tasks: dict[tuple[int, ServingConstants], ServingCase], *, evaluate: ServingEvaluator, workers: int, progress: Progress | None
-) -> dict[tuple[int, ServingConstants], Outcome]:
-    found: dict[tuple[int, ServingConstants], Outcome] = {}
-    work = [(case, constants) for (_, constants), case in tasks.items()]
-    if workers <= 1 or len(work) < MIN_TASKS:
-        outcomes = map(partial(_outcome, evaluate), work)
-        for index, (key, outcome) in enumerate(zip(tasks, outcomes, strict=True)):
-            if progress is not None:
-                progress("rows", index, len(tasks))
-            found[key] = outcome
-        return found
-    with ProcessPoolExecutor(max_workers=workers) as pool:
-        for index, (key, outcome) in enumerate(zip(tasks, pool.map(partial(_outcome, evaluate), work, chunksize=4), strict=True)):
-            if progress is not None:
-                progress("rows", index, len(tasks))
-            found[key] = outcome
-    return found
-
-
-def _outcome(evaluate: ServingEvaluator, task: tuple[ServingCase, ServingConstants]) -> Outcome:
-    try:
-        return evaluate(*task)
-    except ShardwrightError as error:
-        return error
