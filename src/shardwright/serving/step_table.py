@@ -30,7 +30,8 @@ class StepTable:
             context.
         windows: (w,) tokens. window_slope: (w, s).
         prompt_tokens: (p,) rising from 0. prompt_seconds: (p,) A, attention of a whole prompt.
-        host_s: of an iteration, and host_sequence_s of each request in it; as often as there are stages where it is asynchronous. answer_s: after each iteration, not hidden.
+        host_s: of an iteration, and host_sequence_s of each request in it; as often as there are stages where it is asynchronous.
+            answer_s: after each iteration, not hidden.
         asynchronous: see above. guesses: of `Worker`.
         stages: pipeline stages; an iteration goes through all of them in its seconds, and the next one of the same stage may begin after
             a `stages`-th of it.
