@@ -1,33 +1,112 @@
+"""Prompts and answers apart: laws, and both pools in turns against both run in rounds until arrivals settle."""
+
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
+from shardwright.errors import InfeasibleError
 from shardwright.job.serving import ClosedLoop, Poisson, ServingJob
 from shardwright.runtime.engines.engine import Batching
-from shardwright.serving.disaggregation import Link, serve_split, shared_seconds
+from shardwright.serving.disaggregation import serve_split
 from shardwright.serving.draw import draw
 from shardwright.serving.fleet import Fleet
+from shardwright.serving.link import Link, Transfers
 from shardwright.serving.loop import serve
-from tests.serving.random_runs import constant, lengths, scheduler, step_table
+from shardwright.serving.requests import Requests, Served
+from shardwright.serving.step_table import StepTable
+from tests.serving.random_runs import constant, lengths, random_run, scheduler, step_table
+from tests.serving.split_rounds import shared_ends, split_in_rounds
+from tests.tiers import seeds
 
 FREE = Link(bandwidth=np.inf, latency_s=0.0, bytes_per_token=1.0)
 
 
 def test_equal_parts_of_a_link() -> None:
     """Two transfers of a second that overlap by half of it."""
-    alone = np.ones(3)
-    found = shared_seconds(np.array([0.0, 0.5, 0.5]), alone, np.array([0, 0, 1]))
+    link = Transfers()
+    link.begin(0.0, alone=1.0, which=0)
+    assert link.next_end == 1.0
+    assert not link.ended(until=0.5)
+    link.begin(0.5, alone=1.0, which=1)
     # Until 0.5 the first is alone; then each has a half; the first ends at 1.5, the second at 2.
-    assert found.tolist() == pytest.approx([1.5, 1.5, 1.0])
-    # Nothing is lost or made: a link that is busy all the time ends when all its work is done.
+    assert link.ended(until=1.7) == [(1.5, 0)]
+    assert link.ended(until=np.inf) == [(2.0, 1)]
+    assert link.next_end == np.inf
+
+
+def test_a_link_that_is_looked_at_again_and_again_is_the_one_that_knows_all() -> None:
     random = np.random.default_rng(0)
-    begins, work = np.sort(random.random(50) * 0.1), random.random(50)
-    ends = begins + shared_seconds(begins, work, np.zeros(50, dtype=np.int64))
-    assert ends.max() == pytest.approx(begins[0] + work.sum())
-    assert np.all(ends - begins >= work - 1e-12)
+    begins, work = np.sort(random.random(200) * 40), random.random(200)
+    link, found = Transfers(), np.zeros(200)
+    for i, begin in enumerate(begins.tolist()):
+        for until in np.sort(random.random(3)) * (begin - link.now) + link.now:
+            for at, which in link.ended(until=float(until)):
+                found[which] = at
+        for at, which in link.ended(until=begin):
+            found[which] = at
+        link.begin(begin, alone=float(work[i]), which=i)
+    for at, which in link.ended(until=np.inf):
+        found[which] = at
+    assert np.array_equal(found, shared_ends(begins, work, np.zeros(200, dtype=np.int64)))
+    # Nothing is lost or made: a link that is busy all the time ends when all its work is done.
+    early = begins / 1000
+    ends = shared_ends(early, work, np.zeros(200, dtype=np.int64))
+    assert ends.max() == pytest.approx(early[0] + work.sum())
+    assert np.all(ends - early >= work - 1e-12)
+
+
+def random_split(seed: int) -> tuple[Requests, tuple[StepTable, StepTable], tuple[Fleet, Fleet], Link, float]:
+    """Two pools of `random_run`, a link that may be slow, fast or in layers, and a pause that may be none."""
+    random = np.random.default_rng(seed)
+    (requests, before, first), (_, behind, second) = random_run(seed), random_run(seed + 1_000_000)
+    think_s = float(random.choice([0.0, 1e-3, 0.1]))
+    # Some requests fit the one pool and not the other, but where there is no pause: who is refused would bring himself in a round.
+    one, block = first.scheduler, first.scheduler.block_tokens
+    most = int(random.choice([150, 600, 20_000])) if think_s else 20_000
+    other = replace(
+        second.scheduler,
+        batching=one.batching,
+        admission=one.admission,
+        estimate=one.estimate,
+        chunked_prefill=one.chunked_prefill or not think_s,
+        prefix_cache=False,
+        block_tokens=block,
+        blocks=most // block + 2,
+    )
+    if not think_s:
+        one = replace(one, chunked_prefill=True, blocks=other.blocks)
+    link = Link(
+        bandwidth=float(random.choice([1e6, 1e9, np.inf])),
+        latency_s=float(random.choice([0.0, 1e-5, 0.03])),
+        bytes_per_token=float(random.choice([1.0, 1e4])),
+        bytes_per_sequence=float(random.choice([0.0, 1e3])),
+        layers=int(random.choice([1, 8])),
+    )
+    if requests.concurrency and think_s:
+        # Those of the beginning arrive one after the other, some behind who is brought by the first that are done.
+        count = min(requests.concurrency, len(requests.inputs))
+        requests.arrival_s[:count] += np.linspace(0.0, float(random.choice([0.1, 2.0])), count)
+    return requests, (before, behind), (replace(first, scheduler=one), replace(second, scheduler=other)), link, think_s
+
+
+@pytest.mark.parametrize("seed", seeds(60, 600))
+def test_both_pools_in_turns_are_both_in_rounds(seed: int) -> None:
+    requests, tables, fleets, link, think_s = random_split(seed)
+    try:
+        rounds, _ = split_in_rounds(requests, tables, fleets, link, think_s=think_s)
+    except InfeasibleError:
+        with pytest.raises(InfeasibleError):
+            serve_split(requests, tables, fleets, link, think_s=think_s)
+        return
+    turns = serve_split(requests, tables, fleets, link, think_s=think_s)
+    for name in ("served", "prefill", "decode"):
+        for each in fields(Served):
+            one, other = getattr(getattr(turns, name), each.name), getattr(getattr(rounds, name), each.name)
+            np.testing.assert_array_equal(one, other, err_msg=f"{name}.{each.name}")
+    np.testing.assert_array_equal(turns.transfer_s, rounds.transfer_s)
 
 
 @pytest.mark.parametrize("batching", tuple(Batching))
@@ -70,5 +149,4 @@ def test_a_closed_loop_goes_round_both_pools() -> None:
     assert max(inside) == 8
     # The k-th to be done brings the k-th behind the first eight.
     np.testing.assert_allclose(served.arrival_s[8:], np.sort(served.last_s)[:72] + 0.001, rtol=1e-12)
-    assert split.rounds > 2
     assert np.all(served.last_s >= served.first_s)

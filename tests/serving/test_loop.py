@@ -7,11 +7,15 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from shardwright.job.serving import ClosedLoop, ServingJob
+from shardwright.runtime.engines.engine import Batching
+from shardwright.serving.draw import draw
+from shardwright.serving.fleet import Fleet
 from shardwright.serving.loop import serve
 from shardwright.serving.policy.state import FREE, NUM_RUNNING, NUM_WAITING, PROMISED, State
 from shardwright.serving.requests import Served
 from shardwright.serving.unfolded import serve_unfolded
-from tests.serving.random_runs import random_run
+from tests.serving.random_runs import lengths, random_run, scheduler, step_table
 
 SEEDS = range(60)
 
@@ -23,6 +27,21 @@ def test_folded_is_unfolded(seed: int) -> None:
     for field in fields(Served):
         one, other = getattr(folded, field.name), getattr(unfolded, field.name)
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15, err_msg=field.name)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_who_is_brought_early_comes_before_the_first_ones_that_come_late(seed: int) -> None:
+    """The first of a closed loop spread over a second: time never goes back, and both loops agree."""
+    random, count = np.random.default_rng(seed), 20
+    job = ServingJob(arrivals=ClosedLoop(concurrency=count, requests=150, burst=False), lengths=lengths((1, 300), (1, 30)), seed=seed)
+    requests = draw(job, block_tokens=16, answer_s=1.0)
+    fleet = Fleet(scheduler=scheduler(tuple(Batching)[random.integers(3)]), workers=2, think_s=float(random.choice([0.0, 0.01])))
+    served, unfolded = serve(requests, step_table(), fleet), serve_unfolded(requests, step_table(), fleet)
+    brought = np.sort(served.last_s)[: 150 - count] + fleet.think_s
+    np.testing.assert_array_equal(served.arrival_s, np.sort(np.concatenate([requests.arrival_s[:count], brought])))
+    assert brought[0] < requests.arrival_s[count - 1]
+    np.testing.assert_allclose(served.last_s, unfolded.last_s, rtol=1e-12)
+    assert np.all(served.first_s > served.arrival_s)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

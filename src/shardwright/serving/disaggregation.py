@@ -1,49 +1,35 @@
 """Prompts and answers on workers of their own: a prompt's cache goes over a link before its answer goes on.
 
 A prompt runs at a prefill worker, then its bytes go to a decode worker, then the request decodes there: with vLLM from the prompt's last
-token on, so that the first token of the answer is one of the decode worker; with the others the first token comes along. A prefill
-worker's link is shared: transfers under way at once each have an equal part of its bandwidth.
+token on, so that the first token of the answer is one of the decode worker; with the others the first token comes along.
 
-In a closed loop who is done at the decode workers brings the next one to the prefill workers, so the three are run again and again with the
-arrivals that came out, until they are those that went in. What happens before an arrival that is wrong is right, so each time at least as
-many are as come within the shortest request.
+Both pools are simulations of their own that go on in turns, each as far as nothing that the other one has still to do can reach it. A
+prompt is at a decode worker no sooner than the link's latency behind its end, or than it would be without transfers that are still to
+begin; in a closed loop who is done brings the next request the pause later. So one pass is exact.
 
 Left out: a decode worker that fetches a cache only when it has blocks for it (vLLM), where the transfer begins with one of its iterations.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from typing import Final
+from math import inf, nextafter
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.compiled import compiling, plain
 from shardwright.runtime.engines.engine import Batching
 from shardwright.serving.fleet import Fleet
-from shardwright.serving.loop import serve
+from shardwright.serving.link import Link, Transfers
+from shardwright.serving.loop import ENDED, FOLLOWING, IDLE, KNOWN, NEXT_BEGIN, NEXT_END, Simulation, begun, expect, finished, go_on
+from shardwright.serving.policy.iteration import refusals
+from shardwright.serving.policy.state import INPUTS, OUTPUTS
 from shardwright.serving.requests import Requests, Served
 from shardwright.serving.step_table import StepTable
 
-MAX_ROUNDS: Final = 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """Between prefill and decode workers.
-
-    Args:
-        bandwidth: bytes a second out of a prefill worker. latency_s: of a transfer. bytes_per_token, bytes_per_sequence: of the cache.
-        layers: parts that a prompt's cache goes in: each goes when it is computed, so only the last is waited for; 1 = the whole behind the
-            prompt.
-    """
-
-    bandwidth: float
-    latency_s: float
-    bytes_per_token: float
-    bytes_per_sequence: float = 0.0
-    layers: int = 1
+_expect = plain(expect)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,14 +38,13 @@ class Split:
 
     Args:
         served: of a request as a whole; `worker` is the decoding one. prefill: of the prompts alone; decode: of what came behind the
-            transfer, whose arrival is its end. transfer_s: (n,) seconds. rounds: that it took.
+            transfer, whose arrival is its end. transfer_s: (n,) seconds.
     """
 
     served: Served
     prefill: Served
     decode: Served
     transfer_s: FloatArray
-    rounds: int
 
 
 def serve_split(
@@ -72,44 +57,206 @@ def serve_split(
     """
     before = replace(fleets[0], scheduler=replace(fleets[0].scheduler, only_prompts=True, only_answers=False, guesses=0, lookahead=0))
     behind = replace(fleets[1], scheduler=replace(fleets[1].scheduler, only_prompts=False, only_answers=True))
-    arrival, loop = requests.arrival_s.copy(), requests.concurrency
-    for rounds in range(1, MAX_ROUNDS + 1):
-        split = _once(requests, arrival, tables, (before, behind), link, rounds)
-        if not loop or loop >= len(arrival):
-            return split
-        ended = np.sort(np.where(np.isnan(split.served.last_s), arrival, split.served.last_s + arrival[0]))
-        again = arrival.copy()
-        again[loop:] = ended[: len(arrival) - loop] + think_s
-        if np.array_equal(again, arrival):
-            return split
-        arrival = again
-    raise AssertionError("arrivals of a closed loop did not settle")
+    prefill = begun(replace(requests, concurrency=0), tables[0], before)
+    if requests.concurrency:
+        prefill.run.numbers[KNOWN] = min(requests.concurrency, len(requests.inputs))
+    own_first = behind.scheduler.batching is Batching.MIXED
+    refused = refusals_of(prefill)
+    chosen = np.flatnonzero(~refused & ((requests.outputs > 1) | own_first))
+    decode = begun(_those(requests, chosen), tables[1], behind)
+    decode.run.numbers[KNOWN] = 0
+    goes_on = np.zeros(len(refused), dtype=np.bool_)
+    goes_on[chosen] = True
+    refused[chosen] = refusals_of(decode)
+    alone = (link.bytes_per_sequence + link.bytes_per_token * requests.inputs) / link.layers / link.bandwidth
+    pools = _Pools(
+        requests=requests,
+        prefill=prefill,
+        decode=decode,
+        links=tuple(Transfers() for _ in range(before.workers)),
+        alone=alone,
+        latency_s=link.latency_s,
+        think_s=think_s,
+        goes_on=goes_on,
+        refused=refused,
+        early=bool((~goes_on & ~refused).any()),
+        came=np.full(len(refused), np.nan),
+    )
+    with compiling():
+        pools.run()
+    return _split(pools, own_first=own_first)
 
 
-def _once(
-    requests: Requests, arrival: FloatArray, tables: tuple[StepTable, StepTable], fleets: tuple[Fleet, Fleet], link: Link, rounds: int
-) -> Split:
-    """All of them with arrivals that are given."""
-    prefill = serve(replace(requests, arrival_s=arrival, concurrency=0), tables[0], fleets[0])
-    there = ~np.isnan(prefill.last_s)
-    ready = prefill.last_s[there]
-    total = link.bytes_per_sequence + link.bytes_per_token * requests.inputs[there]
-    transfer = shared_seconds(ready, total / link.layers / link.bandwidth, prefill.worker[there]) + link.latency_s
-    own_first = fleets[1].scheduler.batching is Batching.MIXED
-    more = (requests.outputs[there] > 1) | own_first
-    which = np.flatnonzero(there)[more]
-    order = np.argsort(ready[more] + transfer[more], kind="stable")
-    chosen = which[order]
-    came = (ready[more] + transfer[more])[order]
-    decode = serve(_those(requests, chosen, came), tables[1], fleets[1])
-    first, last, worker = prefill.first_s.copy(), prefill.last_s.copy(), prefill.worker.copy()
-    preempted = prefill.preempted.copy()
-    start = came[0] if len(came) else 0.0
-    last[chosen], worker[chosen] = decode.last_s + start, decode.worker
-    first[chosen] = decode.first_s + start if own_first else came
+def refusals_of(simulation: Simulation) -> BoolArray:
+    """(n,) which requests never fit."""
+    found = np.zeros(len(simulation.state.requests), dtype=np.bool_)
+    refusals(simulation.state, found)
+    return found
+
+
+def _those(requests: Requests, chosen: IntArray) -> Requests:
+    """Some of the requests, which share no prefixes and whose arrivals are not known yet."""
+    return Requests(
+        arrival_s=np.full(len(chosen), np.nan),
+        inputs=requests.inputs[chosen],
+        outputs=requests.outputs[chosen],
+        concurrency=0,
+        block_offsets=np.zeros(len(chosen) + 1, dtype=np.int64),
+        blocks=np.zeros(0, dtype=np.int64),
+        block_tokens=requests.block_tokens,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pools:
+    """Both pools and the links between them, at times of their own.
+
+    Args:
+        alone: (n,) seconds of a transfer by itself. goes_on: (n,) to a decode worker. refused: (n,) by either pool. early: some are done
+            with their prompt. came: (n,) when each is at the decode workers; `landed`: in this order. over: heap of transfers that have
+            ended, when and whose, and are still to land. ends: heap of times at which somebody was done and has not brought the next
+            one; of the first `settled` requests those that are refused are there. seen: ends of each pool that were taken note of.
+    """
+
+    requests: Requests
+    prefill: Simulation
+    decode: Simulation
+    links: tuple[Transfers, ...]
+    alone: FloatArray
+    latency_s: float
+    think_s: float
+    goes_on: BoolArray
+    refused: BoolArray
+    early: bool
+    came: FloatArray
+    over: list[tuple[float, int]] = field(default_factory=list)
+    landed: list[int] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    settled: int = 0
+    seen: list[int] = field(default_factory=lambda: [0, 0])
+
+    def run(self) -> None:
+        """Until nothing happens any more. Whoever is the first to end of all iterations and transfers does so in each turn."""
+        while True:
+            prompt, answer = self._soonest()
+            if prompt == answer == self._next_transfer() == inf:
+                return
+            until = self._bring(min(answer, prompt) if self.early else answer)
+            if _due(self.prefill, until):
+                go_on(self.prefill, until=until)
+                self._send()
+                prompt, _ = self._soonest()
+            # No transfer begins before the next prompt ends, so those that end before are not delayed any more.
+            self._land(until=nextafter(prompt, -inf))
+            until = prompt + self.latency_s
+            if _due(self.decode, until):
+                go_on(self.decode, until=until)
+                for request in self._new_ends(1):
+                    heappush(self.ends, float(self.decode.run.last[request]))
+
+    def _soonest(self) -> tuple[float, float]:
+        """Times before which no prompt and no answer ends, whatever is still to come from the other pool."""
+        prompt, answer = _next_end(self.prefill), _next_end(self.decode)
+        more = self.prefill.run.numbers[KNOWN] < len(self.refused)
+        if more and self.ends:
+            prompt = min(prompt, _end_behind(self.prefill, self.ends[0] + self.think_s))
+        answer = min(answer, _end_behind(self.decode, min(prompt, self._next_transfer()) + self.latency_s))
+        if more:
+            prompt = min(prompt, _end_behind(self.prefill, answer + self.think_s))
+        return prompt, answer
+
+    def _next_transfer(self) -> float:
+        return min(self.over[0][0] if self.over else inf, *(link.next_end for link in self.links))
+
+    def _bring(self, bound: float) -> float:
+        """Who is done up to a time before which nobody else is brings the next request; when the first arrives that is not known then."""
+        numbers, arrival = self.prefill.run.numbers, self.prefill.run.arrival
+        while numbers[KNOWN] < len(arrival):
+            end = self.ends[0] if self.ends else inf
+            if self.settled < numbers[KNOWN] and arrival[self.settled] <= min(bound, end) + self.think_s:
+                if self.refused[self.settled]:
+                    heappush(self.ends, float(arrival[self.settled]))
+                self.settled += 1
+            elif end <= bound:
+                _expect(self.prefill.run, heappop(self.ends) + self.think_s)
+            else:
+                return bound + self.think_s
+        return inf
+
+    def _send(self) -> None:
+        """Prompts that have ended go over their worker's link, in the order of their ends."""
+        run = self.prefill.run
+        for request in sorted(self._new_ends(0), key=lambda one: (run.last[one], one)):
+            at = float(run.last[request])
+            link = self.links[run.where[request]]
+            for one in link.ended(until=at):
+                heappush(self.over, one)
+            link.begin(at, alone=float(self.alone[request]), which=request)
+            if not self.goes_on[request]:
+                heappush(self.ends, at)
+
+    def _land(self, *, until: float) -> None:
+        """Requests whose transfers end up to then arrive at the decode workers, of several at once in their own order."""
+        run, columns = self.decode.run, self.decode.state.requests
+        for link in self.links:
+            for one in link.ended(until=until):
+                heappush(self.over, one)
+        ended: list[tuple[float, int]] = []
+        while self.over and self.over[0][0] <= until:
+            end, request = heappop(self.over)
+            ended.append((end + self.latency_s, request))
+        for at, request in sorted(ended):
+            self.came[request] = at
+            if not self.goes_on[request]:
+                continue
+            place = len(self.landed)
+            columns[place, INPUTS], columns[place, OUTPUTS] = self.requests.inputs[request], self.requests.outputs[request]
+            run.arrival[place] = at
+            run.numbers[KNOWN] += 1
+            self.landed.append(request)
+
+    def _new_ends(self, pool: int) -> list[int]:
+        run = (self.prefill, self.decode)[pool].run
+        before, self.seen[pool] = self.seen[pool], int(run.numbers[ENDED])
+        ended: list[int] = run.ended[before : self.seen[pool]].tolist()
+        return ended
+
+
+def _next_end(simulation: Simulation) -> float:
+    """A time before which none of its iterations ends, but for requests that are not known yet."""
+    clock = simulation.run.clock
+    return min(float(clock[NEXT_END]), _end_behind(simulation, min(float(clock[NEXT_BEGIN]), _next_arrival(simulation))))
+
+
+def _end_behind(simulation: Simulation, begin: float) -> float:
+    """A time before which nothing ends that begins at `begin`: later than that, and than what its worker has under way."""
+    return nextafter(begin, inf) if simulation.run.numbers[IDLE] else inf
+
+
+def _due(simulation: Simulation, until: float) -> bool:
+    """Whether what happens in it as far as `go_on` goes may matter to the other pool: somebody arrives in vain while all are busy."""
+    run = simulation.run
+    if run.clock[NEXT_END] <= until:
+        return True
+    return bool(run.numbers[IDLE] and min(run.clock[NEXT_BEGIN], _next_arrival(simulation)) < until)
+
+
+def _next_arrival(simulation: Simulation) -> float:
+    run = simulation.run
+    following = run.numbers[FOLLOWING]
+    return float(run.arrival[following]) if following < run.numbers[KNOWN] else inf
+
+
+def _split(pools: _Pools, *, own_first: bool) -> Split:
+    """Both pools' results put together, on a clock that begins with the first arrival."""
+    prefill, decode = finished(pools.prefill), finished(pools.decode)
+    chosen, run = np.array(pools.landed, dtype=np.int64), pools.decode.run
+    start = float(pools.prefill.run.arrival[0]) if len(pools.came) else 0.0
+    first, last = prefill.first_s.copy(), prefill.last_s.copy()
+    worker, preempted = prefill.worker.copy(), prefill.preempted.copy()
+    last[chosen], worker[chosen] = run.last - start, decode.worker
+    first[chosen] = (run.first if own_first else pools.came[chosen]) - start
     preempted[chosen] += decode.preempted
-    seconds = np.full(len(there), np.nan)
-    seconds[there] = transfer
     served = Served(
         arrival_s=prefill.arrival_s,
         first_s=np.where(np.isnan(last), np.nan, first),
@@ -124,53 +271,4 @@ def _once(
         waiting_s=prefill.waiting_s,
         queue=prefill.queue,
     )
-    return Split(served=served, prefill=prefill, decode=decode, transfer_s=seconds, rounds=rounds)
-
-
-def _those(requests: Requests, chosen: np.ndarray[tuple[int], np.dtype[np.int64]], came: FloatArray) -> Requests:
-    """Some of the requests, with arrivals of their own and no prefixes to share."""
-    return Requests(
-        arrival_s=came,
-        inputs=requests.inputs[chosen],
-        outputs=requests.outputs[chosen],
-        concurrency=0,
-        block_offsets=np.zeros(len(chosen) + 1, dtype=np.int64),
-        blocks=np.zeros(0, dtype=np.int64),
-        block_tokens=requests.block_tokens,
-    )
-
-
-def shared_seconds(begins: FloatArray, alone: FloatArray, link: np.ndarray[tuple[int], np.dtype[np.int64]]) -> FloatArray:
-    """Seconds of transfers that would take `alone` seconds by themselves, where those of one link that are under way share it equally.
-
-    A link's own clock runs at one over the transfers under way; on it each takes what it takes alone (processor sharing).
-
-    Args:
-        begins, alone: (n,) seconds. link: (n,) which one.
-    """
-    result = np.zeros(len(begins))
-    for number in np.unique(link):
-        of_link = np.flatnonzero(link == number)
-        of_link = of_link[np.argsort(begins[of_link], kind="stable")]
-        under_way: list[tuple[float, int]] = []
-        now, own = 0.0, 0.0
-        for i in of_link:
-            now, own = _until(float(begins[i]), now, own, under_way, result, begins)
-            heappush(under_way, (own + float(alone[i]), int(i)))
-        _until(np.inf, now, own, under_way, result, begins)
-    return result
-
-
-def _until(
-    then: float, now: float, own: float, under_way: list[tuple[float, int]], result: FloatArray, begins: FloatArray
-) -> tuple[float, float]:
-    """The link's clock `own` goes on from `now` to `then`; what ends before has its seconds."""
-    while under_way:
-        end, i = under_way[0]
-        at = now + (end - own) * len(under_way)
-        if at > then:
-            return then, own + (then - now) / len(under_way)
-        heappop(under_way)
-        now, own = at, end
-        result[i] = at - begins[i]
-    return then, own
+    return Split(served=served, prefill=prefill, decode=decode, transfer_s=pools.came - pools.prefill.run.last)

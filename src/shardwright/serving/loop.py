@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -36,10 +37,12 @@ from shardwright.serving.step_table import StepTable
 from shardwright.serving.unfolded import served_of
 
 # Columns of `numbers`: requests whose arrival is known, the next to arrive, requests that were routed, iterations, concurrency of a closed
-# loop, the router, workers, ranks of each, stages, and waiting requests in all.
-KNOWN, FOLLOWING, ROUTED, ITERATIONS, CONCURRENCY, ROUTER, WORKERS, RANKS, STAGES, QUEUE, NUM_NUMBERS = range(11)
-# Of `clock`: now, seconds of all iterations, the integral of the queue, and the pause between two requests of a closed loop.
-NOW, BUSY, QUEUED, THINK, NUM_CLOCKS = range(5)
+# loop, the router, workers, ranks of each, stages, waiting requests in all, those that have ended, and, once it has run as far as it may,
+# workers with nothing under way.
+KNOWN, FOLLOWING, ROUTED, ITERATIONS, CONCURRENCY, ROUTER, WORKERS, RANKS, STAGES, QUEUE, ENDED, IDLE, NUM_NUMBERS = range(13)
+# Of `clock`: now, seconds of all iterations, the integral of the queue, the pause between two requests of a closed loop, the time up to
+# which it runs, and, once it has, when the next iteration ends and the next one may begin.
+NOW, BUSY, QUEUED, THINK, UNTIL, NEXT_END, NEXT_BEGIN, NUM_CLOCKS = range(8)
 # Of a worker: iterations under way, the oldest one's place in `ends`, the slot that is planned (NONE = none), whether it cannot begin, and
 # how many slots are free.
 UNDER_WAY, OLDEST, PLANNED, BLOCKED, NUM_FREE, NUM_WORKER_COLUMNS = range(6)
@@ -49,9 +52,10 @@ class Run(NamedTuple):
     """Times of a run.
 
     Args:
-        arrival, admitted, first, last: (n,) seconds. where: (n,) worker. numbers, clock: see above. workers: (w, NUM_WORKER_COLUMNS).
-            begins: (w,) when the next iteration may begin. ends, slot_of: (w, slots) of iterations under way, in a circle.
-        free: (w, slots) slots. parts: (NUM_PARTS,) sums; of_rank, slowest: (NUM_PARTS,) of one iteration. counts: (NUM_COUNTS,).
+        arrival, admitted, first, last: (n,) seconds. where: (n,) worker. ended: (n,) requests in the order of their ends. numbers, clock:
+            see above. workers: (w, NUM_WORKER_COLUMNS). begins: (w,) when the next iteration may begin. ends, slot_of: (w, slots) of
+            iterations under way, in a circle. free: (w, slots) slots. parts: (NUM_PARTS,) sums; of_rank, slowest: (NUM_PARTS,) of one
+            iteration. counts: (NUM_COUNTS,).
     """
 
     arrival: FloatArray
@@ -59,6 +63,7 @@ class Run(NamedTuple):
     first: FloatArray
     last: FloatArray
     where: IntArray
+    ended: IntArray
     numbers: IntArray
     clock: FloatArray
     workers: IntArray
@@ -72,8 +77,27 @@ class Run(NamedTuple):
     counts: FloatArray
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulation:
+    """A run that goes on as far as `go_on` says. `chances`: of guesses."""
+
+    state: State
+    steady: Steady
+    columns: Columns
+    run: Run
+    chances: FloatArray
+
+
 def serve(requests: Requests, table: StepTable, fleet: Fleet) -> Served:
     """What becomes of requests: `unfolded.serve_unfolded`'s result, compiled and with decoding requests counted."""
+    simulation = begun(requests, table, fleet)
+    with compiling():
+        go_on(simulation, until=np.inf)
+    return finished(simulation)
+
+
+def begun(requests: Requests, table: StepTable, fleet: Fleet) -> Simulation:
+    """Nothing has arrived yet."""
     scheduler, n = fleet.scheduler, len(requests.inputs)
     slots = table.stages if table.stages > 1 else 1 + scheduler.asynchronous
     state = new_state(requests, scheduler, ranks=fleet.workers * fleet.ranks, slots=slots, seed=fleet.guessing.seed)
@@ -84,16 +108,18 @@ def serve(requests: Requests, table: StepTable, fleet: Fleet) -> Served:
     numbers[KNOWN] = min(n, requests.concurrency) if requests.concurrency else n
     numbers[CONCURRENCY], numbers[ROUTER] = requests.concurrency, num_of_router(fleet.router)
     numbers[WORKERS], numbers[RANKS], numbers[STAGES] = fleet.workers, fleet.ranks, max(1, table.stages)
+    numbers[IDLE] = fleet.workers
     workers = np.zeros((fleet.workers, NUM_WORKER_COLUMNS), dtype=np.int64)
     workers[:, PLANNED], workers[:, BLOCKED], workers[:, NUM_FREE] = NONE, 1, slots
     clock = np.zeros(NUM_CLOCKS)
-    clock[THINK] = fleet.think_s
+    clock[THINK], clock[NEXT_END], clock[NEXT_BEGIN] = fleet.think_s, np.inf, np.inf
     run = Run(
         arrival=requests.arrival_s.copy(),
         admitted=np.full(n, np.nan),
         first=np.full(n, np.nan),
         last=np.full(n, np.nan),
         where=np.full(n, NONE, dtype=np.int64),
+        ended=np.full(n, NONE, dtype=np.int64),
         numbers=numbers,
         clock=clock,
         workers=workers,
@@ -106,30 +132,43 @@ def serve(requests: Requests, table: StepTable, fleet: Fleet) -> Served:
         slowest=np.zeros(NUM_PARTS),
         counts=np.zeros(NUM_COUNTS),
     )
-    with compiling():
-        run_all(state, steady, columns, run, fleet.guessing.chances(scheduler.guesses))
+    return Simulation(state=state, steady=steady, columns=columns, run=run, chances=fleet.guessing.chances(scheduler.guesses))
+
+
+def go_on(simulation: Simulation, *, until: float) -> None:
+    """All that happens before `until`, and the iterations that end then: who arrives then may still become known."""
+    simulation.run.clock[UNTIL] = until
+    run_all(simulation.state, simulation.steady, simulation.columns, simulation.run, simulation.chances)
+
+
+def finished(simulation: Simulation) -> Served:
+    """What became of the requests. Raises InfeasibleError if some wait for ever."""
+    run = simulation.run
     return served_of(
-        state,
+        simulation.state,
         arrival=run.arrival,
         admitted=run.admitted,
         first=run.first,
         last=run.last,
         where=run.where,
-        iterations=int(numbers[ITERATIONS]),
-        busy=float(clock[BUSY]),
+        iterations=int(run.numbers[ITERATIONS]),
+        busy=float(run.clock[BUSY]),
         parts=run.parts,
-        queued=float(clock[QUEUED]),
+        queued=float(run.clock[QUEUED]),
     )
 
 
 @allocation_free
 def run_all(state: State, steady: Steady, columns: Columns, run: Run, chances: FloatArray) -> None:
-    """Events until there are none: iterations end, requests arrive, iterations begin, in this order at one instant."""
+    """Events as far as `go_on` says: iterations end, requests arrive, iterations begin, in this order at one instant."""
+    limit = run.clock[UNTIL]
     while True:
         ender, end, beginner, begin = next_of_workers(run)
         comes = next_arrival(run)
         at = min(end, begin, comes)
-        if at == np.inf:
+        if at == np.inf or at > limit or (at == limit and end > at):
+            run.clock[NEXT_END], run.clock[NEXT_BEGIN] = end, begin
+            run.numbers[IDLE] = idle_workers(run)
             return
         if comes <= at and end > at:
             pass_time(run, comes)
@@ -137,7 +176,7 @@ def run_all(state: State, steady: Steady, columns: Columns, run: Run, chances: F
             continue
         worker = ender if end <= at else beginner
         # Nothing else happens before this, so the worker goes on by itself until then.
-        until = next_of_others(run, worker)
+        until = min(limit, next_of_others(run, worker))
         if end <= at:
             pass_time(run, end)
             end_iteration(state, steady, run, chances, worker)
@@ -171,6 +210,16 @@ def next_of_workers(run: Run) -> tuple[int, float, int, float]:
         if at < begin:
             beginner, begin = worker, at
     return ender, end, beginner, begin
+
+
+@inner
+def idle_workers(run: Run) -> int:
+    """Workers with nothing under way."""
+    idle = 0
+    for worker in range(run.workers.shape[0]):
+        if run.workers[worker, UNDER_WAY] == 0:
+            idle += 1
+    return idle
 
 
 @inner
@@ -227,11 +276,30 @@ def come(state: State, run: Run) -> None:
 
 
 @inner
+def finish(run: Run, request: int) -> None:
+    """A request has its last token."""
+    run.last[request] = run.clock[NOW]
+    run.ended[run.numbers[ENDED]] = request
+    run.numbers[ENDED] += 1
+    next_of_loop(run)
+
+
+@inner
 def next_of_loop(run: Run) -> None:
     """Somebody is done: in a closed loop the next one sends its request."""
     if run.numbers[CONCURRENCY] > 0 and run.numbers[KNOWN] < run.arrival.shape[0]:
-        run.arrival[run.numbers[KNOWN]] = run.clock[NOW] + run.clock[THINK]
-        run.numbers[KNOWN] += 1
+        expect(run, run.clock[NOW] + run.clock[THINK])
+
+
+@inner
+def expect(run: Run, at: float) -> None:
+    """One more request is known to arrive, behind those that come before: requests are counted in the order of their arrival."""
+    place = run.numbers[KNOWN]
+    while place > run.numbers[FOLLOWING] and run.arrival[place - 1] > at:
+        run.arrival[place] = run.arrival[place - 1]
+        place -= 1
+    run.arrival[place] = at
+    run.numbers[KNOWN] += 1
 
 
 @inner
@@ -300,7 +368,7 @@ def worker_seconds(state: State, steady: Steady, columns: Columns, run: Run, wor
 @inner
 def end_iteration(state: State, steady: Steady, run: Run, chances: FloatArray, worker: int) -> None:
     """A worker's oldest iteration has run: tokens are given, and requests that are done leave."""
-    workers, ranks, now = run.workers, run.numbers[RANKS], run.clock[NOW]
+    workers, ranks = run.workers, run.numbers[RANKS]
     slot = run.slot_of[worker, workers[worker, OLDEST]]
     workers[worker, OLDEST] = (workers[worker, OLDEST] + 1) % run.ends.shape[1]
     workers[worker, UNDER_WAY] -= 1
@@ -309,8 +377,7 @@ def end_iteration(state: State, steady: Steady, run: Run, chances: FloatArray, w
         while request != NONE:
             after = state.requests[request, NEXT]
             end_member(state, rank, request)
-            run.last[request] = now
-            next_of_loop(run)
+            finish(run, request)
             request = after
         give_all(state, steady, run, chances, rank, slot)
     run.free[worker, workers[worker, NUM_FREE]] = slot
@@ -331,8 +398,7 @@ def give_all(state: State, steady: Steady, run: Run, chances: FloatArray, rank: 
             run.first[request] = run.clock[NOW]
         if state.requests[request, STATUS] != DONE:
             continue
-        run.last[request] = run.clock[NOW]
-        next_of_loop(run)
+        finish(run, request)
         gone += 1
         if steady.ranks[rank, ON]:
             take_off(state, rank, request)

@@ -8,9 +8,10 @@ from shardwright.errors import StrategyError, UsageError
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.serving import ClosedLoop, Poisson
 from shardwright.serving.deployment import Deployment, Pool, Role, Worker
-from shardwright.serving.disaggregation import Link, serve_split
+from shardwright.serving.disaggregation import serve_split
 from shardwright.serving.draw import draw
 from shardwright.serving.fleet import Fleet, Guessing
+from shardwright.serving.link import Link
 from shardwright.serving.loop import serve
 from shardwright.serving.mean_field import MeanField, MeanLoad, mean_field, stack
 from shardwright.serving.memory import cached_bytes

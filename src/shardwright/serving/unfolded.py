@@ -154,8 +154,10 @@ class _Run:
 
     def _next_of_loop(self) -> None:
         if self.requests.concurrency and self.known < len(self.arrival):
-            self.arrival[self.known] = self.now + self.fleet.think_s
             self.known += 1
+            self.arrival[self.known - 1] = self.now + self.fleet.think_s
+            # Requests are counted in the order of their arrival: one that has not come yet may come behind this one.
+            self.arrival[self.following : self.known].sort()
 
     def _begin(self, index: int) -> None:
         worker = self.workers[index]

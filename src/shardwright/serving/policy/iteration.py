@@ -6,6 +6,7 @@ requests of its entries, one by one, and `leave` takes those that are done off t
 
 from __future__ import annotations
 
+from shardwright.arrays import BoolArray
 from shardwright.compiled import allocation_free, inner
 from shardwright.serving.policy.blocks import blocks_of, release, remember
 from shardwright.serving.policy.entries import wanted_tokens
@@ -73,6 +74,13 @@ def never_fits(state: State, request: int) -> bool:
         if inputs + min(float(answer), state.shares[CLIP]) >= spare:
             return True
     return bool(blocks_of(state, inputs + answer - 1 + ahead) > state.settings[BLOCKS])
+
+
+@allocation_free
+def refusals(state: State, found: BoolArray) -> None:
+    """(n,) of all requests, which never fit."""
+    for request in range(len(found)):
+        found[request] = never_fits(state, request)
 
 
 @allocation_free
