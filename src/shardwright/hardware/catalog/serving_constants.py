@@ -58,7 +58,7 @@ def _seconds(name: str, owner: str, prior: float, meaning: str, source: str = _C
     )
 
 
-def _factor(name: str, owner: str, meaning: str, *, source: str = _ALONE, spread: float = 0.12) -> Declared:
+def _factor(name: str, owner: str, meaning: str, *, source: str = _ALONE, spread: float = 0.05) -> Declared:
     return Declared(
         name=name, owner=owner, prior=1.0, spread=spread, low=0.7, high=1.6, meaning=f"{meaning} over their seconds alone", source=source
     )
@@ -96,18 +96,18 @@ DECLARED_SERVING: Final = (
     ),
     _factor("products_hopper", "accelerator: H100 and its siblings", "seconds of dense products in a running engine"),
     _factor("products_blackwell", "accelerator: B200 and its siblings", "seconds of dense products in a running engine"),
-    _factor("experts_hopper", "accelerator: H100 and its siblings", "seconds of routed experts in a running engine", spread=0.2),
-    _factor("experts_blackwell", "accelerator: B200 and its siblings", "seconds of routed experts in a running engine", spread=0.2),
-    _factor("answers_hopper", "accelerator: H100 and its siblings", "seconds of attention of answers in a running engine", spread=0.2),
-    _factor("answers_blackwell", "accelerator: B200 and its siblings", "seconds of attention of answers in a running engine", spread=0.2),
+    _factor("experts_hopper", "accelerator: H100 and its siblings", "seconds of routed experts in a running engine", spread=0.08),
+    _factor("experts_blackwell", "accelerator: B200 and its siblings", "seconds of routed experts in a running engine", spread=0.08),
+    _factor("answers_hopper", "accelerator: H100 and its siblings", "seconds of attention of answers in a running engine", spread=0.06),
+    _factor("answers_blackwell", "accelerator: B200 and its siblings", "seconds of attention of answers in a running engine", spread=0.06),
     _factor(
         "sums",
         "fabric: inside a node",
         "seconds of sums over ranks in a running engine",
         source="a test in a closed loop hides what ranks wait for each other",
-        spread=0.3,
+        spread=0.1,
     ),
-    _factor("prompts", "kernels: attention of prompts", "seconds of attention of prompts in a running engine", spread=0.2),
+    _factor("prompts", "kernels: attention of prompts", "seconds of attention of prompts in a running engine"),
 )
 """Every fitted constant, as it is before any run was seen: no more than twenty."""
 

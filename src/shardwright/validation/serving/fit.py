@@ -8,7 +8,6 @@ nothing.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -101,14 +100,10 @@ class LinearFit:
     slopes: ServingSlopes
 
     def __call__(self, cases: Sequence[ServingCase], /) -> ServingConstants:
-        """Rows weigh one over the root of how many their engine has of them on their device with their model; those without slopes do
-        not count.
-        """
-        groups = {_key(case): (case.engine.engine, case.model.name, case.cluster.node.accelerator.name) for case in cases}
-        of_row = [groups.get((source, line)) for source, line, _ in self.slopes.rows]
+        """Every row weighs as much; those without slopes do not count."""
+        given = {_key(case) for case in cases}
         metrics = [metric for _, _, metric in self.slopes.rows]
-        counts = Counter(zip(of_row, metrics, strict=True))
-        weights = np.array([counts[key] ** -0.5 if key[0] is not None else 0.0 for key in zip(of_row, metrics, strict=True)])
+        weights = np.array([float((source, line) in given) for source, line, _ in self.slopes.rows])
         noise = np.array([NOISE[metric] for metric in metrics])
         at = [getattr(self.slopes.at, name) for name in serving_names()]
         residual, slope = self.slopes.residual / noise, self.slopes.slope / noise[:, None]
