@@ -55,9 +55,7 @@ def some(cases: Iterable[Case | Skip]) -> tuple[Case | Skip, ...]:
     wanted = [where for bar in facts().bars if not is_long(bar) for where in bar.where]
     wanted += [one.where for one in (*facts().orders, *facts().scalings)]
     return tuple(
-        case
-        for case, row in ((case, case.measurement) for case in cases)
-        if drawn(row) or row.source_id in WHOLE or selected(row, *wanted)
+        case for case, row in ((case, case.measurement) for case in cases) if drawn(row) or row.source_id in WHOLE or selected(row, *wanted)
     )
 
 
