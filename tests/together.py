@@ -14,7 +14,7 @@ ALONE = (
     "torch_checks/test_sharded_memory.py",
     "validation/test_fit.py",
 )
-"""Files with a set-up of their own: fits, large spaces, an index of all sources, answers that many are held against, runs under PyTorch's tracker."""
+"""Files with a set-up of their own: fits, large spaces, answers of searches, an index of all sources, runs under PyTorch's tracker."""
 FORKED = (
     "calibrate/test_measure.py",
     "cli/test_run.py::test_pytorchs_engine",
