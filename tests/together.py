@@ -7,13 +7,14 @@ from typing import Any
 
 ALONE = (
     "docs/test_error_index.py",
+    "search/engine/test_same_answer.py",
     "search/orders/test_bar.py",
     "search/test_distinct.py",
     "search/test_tight.py",
     "torch_checks/test_sharded_memory.py",
     "validation/test_fit.py",
 )
-"""Files with a set-up of their own: fits, large spaces, an index of all sources, runs under PyTorch's tracker."""
+"""Files with a set-up of their own: fits, large spaces, answers of searches, an index of all sources, runs under PyTorch's tracker."""
 FORKED = (
     "calibrate/test_measure.py",
     "cli/test_run.py::test_pytorchs_engine",

@@ -44,12 +44,21 @@ def test_a_deployment_answers_as_the_unsplit_model(model: str, deployment: str, 
     assert found.computed == sum(tokens for _, _, tokens in found.log)
 
 
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little traffic, where what is executed does not matter."""
+    for name, size in {"REQUESTS": 2, "LONGEST_PROMPT": 6, "LONGEST_ANSWER": 4}.items():
+        monkeypatch.setattr(serving_execution, name, size)
+
+
+@pytest.mark.usefixtures("brief")
 def test_a_difference_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prove, "largest_difference", lambda served, source: 1e-9)
     with pytest.raises(DataError, match=r"a logit differs by 1\.0e-09"):
         served_execution(REQUEST)
 
 
+@pytest.mark.usefixtures("brief")
 def test_another_log_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving_execution, "_simulated", lambda *words: ((0, 0, 1),))
     with pytest.raises(DataError, match="the iterations are not the simulator's"):
@@ -71,6 +80,7 @@ def test_without_pytorch_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> No
         served_execution(REQUEST)
 
 
+@pytest.mark.usefixtures("brief")
 def test_the_verb_says_what_was_executed(capsys: pytest.CaptureFixture[str]) -> None:
     words = [REQUEST.model, REQUEST.cluster, "--deployment", "tp2", "--isl", "256", "--osl", "8", "--concurrency", "4", "--requests", "8"]
     assert command(["serve-simulate", *words, "--execute", "--json"]) == 0
@@ -81,6 +91,7 @@ def test_the_verb_says_what_was_executed(capsys: pytest.CaptureFixture[str]) -> 
     assert sum(tokens for _, _, tokens in executed["iterations"]) == executed["computed"]
 
 
+@pytest.mark.usefixtures("brief")
 def test_the_screen_says_whether_all_is_equal() -> None:
     found = served_execution(REQUEST)
     assert "answers as the unsplit model does" in render_served(found).text.plain

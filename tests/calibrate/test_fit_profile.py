@@ -46,7 +46,7 @@ def test_gemm_fit_is_homogeneous(scale: float) -> None:
     assert other.bytes_per_second * scale == pytest.approx(one.bytes_per_second, rel=1e-2)
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(alpha=st.floats(1e-7, 1e-3), beta=st.floats(1e-13, 1e-8))
 def test_lines_are_found_again(alpha: float, beta: float) -> None:
     sizes = [2.0**i for i in range(10, 30, 2)]

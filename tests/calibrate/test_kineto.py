@@ -107,7 +107,7 @@ keys = ["ph", "cat", "name", "dur", "args", "Collective name", "In msg nelems", 
 objects = st.dictionaries(st.sampled_from(keys), values | st.dictionaries(st.sampled_from(keys), values, max_size=6), max_size=8)
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(
     changed=st.lists(st.tuples(st.sampled_from(EVENTS), objects), max_size=6),
     loose=st.lists(values | objects, max_size=4),
@@ -123,7 +123,7 @@ def test_any_json_is_a_trace_or_an_error_of_the_project(
         assert all(c.volume > 0 and c.num_devices > 1 for c in trace.collectives)
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(st.text(max_size=30))
 def test_any_text(text: str) -> None:
     with pytest.raises(DataError):

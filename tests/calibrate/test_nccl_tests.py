@@ -114,7 +114,7 @@ WORDS = "size count type redop time algbw busbw # (B) (us) 0 -1 1e999 nan N/A 12
 words = st.sampled_from(WORDS.split(" "))
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(st.lists(lines | st.text(max_size=20) | st.lists(words, max_size=14).map(" ".join), max_size=12))
 def test_any_text_is_points_or_an_error_of_the_project(parts: list[str]) -> None:
     with suppress(ShardwrightError):

@@ -108,14 +108,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_profile(path)
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(st.text(max_size=50) | st.sampled_from(["{", "[]", "null", '{"schema": "shardwright.profile", "version": 1}']))
 def test_any_text_is_a_profile_or_a_data_error(text: str) -> None:
     with pytest.raises(DataError):
         parse_profile(text)
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(data=st.data())
 def test_any_change_of_a_profile_is_a_profile_or_an_error_of_the_project(data: st.DataObject) -> None:
     document = json.loads(TEXT)

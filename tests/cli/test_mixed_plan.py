@@ -56,7 +56,7 @@ def document_of(path: Path, *flags: str) -> dict[str, Any]:
     "flags",
     [
         ["--time-limit", "0"],
-        ["--pin", "tp=1", "--pin", "mbs=2", "--exclude", "schedule=interleaved-1f1b"],
+        pytest.param(["--pin", "tp=1", "--pin", "mbs=2", "--exclude", "schedule=interleaved-1f1b"], marks=pytest.mark.proof),
         ["--pin", "recompute_norms=on", "--top", "0"],
     ],
 )

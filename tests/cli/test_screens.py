@@ -93,7 +93,7 @@ TABLES = st.integers(1, 5).flatmap(
 )
 
 
-@examples(50, 1000)
+@examples(25, 1000)
 @given(TABLES)
 def test_a_table_keeps_its_words(table: tuple[tuple[str, ...], list[tuple[str, ...]], set[int], list[int], int]) -> None:
     header, rows, right, spare, width = table

@@ -94,7 +94,7 @@ def placed_grids(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return units, draw(st.sampled_from(grids(units[-1])))
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(placed=placed_grids(), pick=st.sets(st.integers(0, 3), min_size=1, max_size=3))
 def test_a_unit_has_as_many_members_as_of_the_densest_group_and_half_as_many_of_some_unit_of_each(
     placed: tuple[tuple[int, ...], tuple[int, ...]], pick: set[int]

@@ -37,7 +37,7 @@ def reached(units: int, groups: tuple[int, int], *, copies: int = MANY) -> float
     return float(sent[1][0]) / (1 - 1 / units)
 
 
-@examples(100)
+@examples(35, 500)
 @given(limit=st.integers(1, 5), spare=st.integers(1, 4), each=st.sampled_from((1, 2, 3)), cut=st.booleans())
 def test_units_that_hold_some_of_the_groups(limit: int, spare: int, each: int, cut: bool) -> None:
     """Every choice of groups counted one by one: units that span several groups, and groups that span several units."""
@@ -85,7 +85,7 @@ def test_what_experts_multiply_travels_in_8_bits(words: str, to_experts: int, ba
     assert found == {(Phase.F, False): to_experts, (Phase.F, True): back, (Phase.I, True): to_experts, (Phase.I, False): back}
 
 
-@examples(60)
+@examples(25, 300)
 @given(nodes=st.sampled_from((1, 2, 4, 8)), each=st.sampled_from((2, 4, 8)), local=st.integers(1, 16), routed=st.integers(1, 10**6))
 def test_a_copy_takes_the_weights_of_its_islands_experts_along(nodes: int, each: int, local: int, routed: int) -> None:
     """The row counted expert by expert, of all in the group those that lie on the devices of one island."""

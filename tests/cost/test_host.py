@@ -143,7 +143,7 @@ def test_more_local_experts_take_the_host_longer() -> None:
     assert layer(wide, FLEX)[:3, LAUNCH].sum() > layer(SMALL, FLEX)[:3, LAUNCH].sum()
 
 
-@examples(100)
+@examples(35, 500)
 @given(compute=st.floats(0.0, 10.0), moved=st.floats(0.0, 10.0))
 def test_overlap_lies_between_all_hidden_and_all_exposed(compute: float, moved: float) -> None:
     left = float(overlapped(np.array([compute]), np.array([moved]))[0])
@@ -256,7 +256,7 @@ def pair(*, forward: float, experts: float, backward: float, moved: float, launc
 seconds = st.floats(0.0, 10.0)
 
 
-@examples(100)
+@examples(35, 500)
 @given(forward=seconds, experts=seconds, backward=seconds, moved=seconds)
 def test_steps_of_a_pair_hide_no_more_than_all_compute_could(forward: float, experts: float, backward: float, moved: float) -> None:
     left = pair(forward=forward, experts=experts, backward=backward, moved=moved)

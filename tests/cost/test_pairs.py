@@ -19,7 +19,7 @@ def spent(products: float, others: float, moved: float) -> Spent:
     return np.array(products + others + moved), np.array(moved), np.array(products)
 
 
-@examples(200)
+@examples(70, 1000)
 @given(one=PARTS, other=PARTS, taken=TAKEN)
 def test_a_pair_is_no_longer_than_its_actions_and_no_shorter_than_what_it_needs(
     one: tuple[float, float, float], other: tuple[float, float, float], taken: Taken

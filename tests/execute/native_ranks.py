@@ -101,13 +101,18 @@ CASES: dict[str, Case] = {
 COVERED = {
     "tp4",
     "dp4",
+    "zero-1",
     "zero-2",
     "zero-3",
     "tp2 outside zero-3",
     "1f1b",
+    "zb-h1",
+    "zero-3 under 1f1b",
     "dp2 around 1f1b",
     "tp2 under zb-v",
+    "dualpipe-v",
     "experts under zb-h1",
+    "tied",
 }
 """Whose parts other grids have too: proofs alone train them."""
 TRAINED = CASES if in_proof() else {name: case for name, case in CASES.items() if name not in COVERED}

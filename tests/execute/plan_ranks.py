@@ -34,18 +34,14 @@ SOME = (
     "ring",
     "experts",
     "zb-v",
-    "found order",
     "recomputed early",
     "hybrid zero-3",
     "adapters zero-3",
     "two lanes",
-    "unequal lanes",
     "unlike kinds",
     "lanes shard for themselves",
     "tied",
-    "hidden",
     "encoder and decoder",
-    "experts in data",
 )
 """One plan of every form of messages, beside those that are resumed; a proof trains them all."""
 TRAINED = PLANS if in_proof() else {name: PLANS[name] for name in SOME}

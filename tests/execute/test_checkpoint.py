@@ -137,7 +137,7 @@ def test_a_device_reads_what_it_holds(saved: Path, monkeypatch: pytest.MonkeyPat
 
 
 @given(st.data())
-@examples(60, 1000)
+@examples(25, 1000)
 def test_views_of_boxes_cover_a_range_in_its_order(data: st.DataObject) -> None:
     """Against the plain listing of indices: any boxes with gaps, any range of them."""
 

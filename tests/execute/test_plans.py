@@ -47,7 +47,7 @@ ILLEGAL = "grad.overlap"
 MOST_ILLEGAL = 0.25
 """Share of generated plans that may be so; 17.5 % are, and of 400 the bound is four deviations from that."""
 MANY = (200, 2000)
-LARGEST = many(500, 10**9)
+LARGEST = many(300, 10**9)
 """Operators of a generated plan that is executed, one way: time grows with them. Half of the plans have fewer."""
 REFUSED = {"59-vision": "execute.operator"}
 

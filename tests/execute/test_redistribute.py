@@ -28,7 +28,7 @@ from tests.tiers import examples
 Case = tuple[Layout, Layout, dict[str, object], Random]
 
 
-@examples(100, 2000)
+@examples(35, 2000)
 @given(cases())
 def test_devices_get_the_wanted_boxes_of_the_global_tensor(case: Case) -> None:
     source, wanted, keywords, random = case
@@ -39,7 +39,7 @@ def test_devices_get_the_wanted_boxes_of_the_global_tensor(case: Case) -> None:
     assert all(torch.equal(a, b) for d in before for a, b in zip(before[d], tensors[d], strict=True)), "inputs stay as they were"
 
 
-@examples(100, 2000)
+@examples(35, 2000)
 @given(cases())
 def test_a_senders_side_then_a_receivers_side_is_the_whole(case: Case) -> None:
     """Senders never wait for receivers: all are done before any receiver begins."""
@@ -50,7 +50,7 @@ def test_a_senders_side_then_a_receivers_side_is_the_whole(case: Case) -> None:
     assert same(run(tasks), expected(wanted, values))
 
 
-@examples(50, 1000)
+@examples(25, 1000)
 @given(cases())
 def test_what_moved_is_what_the_transition_says(case: Case) -> None:
     """Each device's messages are those of the steps; of collectives the elements are the full buffers that lowering counts."""
@@ -78,7 +78,7 @@ def test_what_moved_is_what_the_transition_says(case: Case) -> None:
     assert all(r.element == 8 for r in trace.records if r.sent or r.received)
 
 
-@examples(40, 750)
+@examples(25, 750)
 @given(st.integers(0, 2**32))
 def test_backward_is_the_adjoint(seed: int) -> None:
     """<A x, y> = <x, B y>: A brings full values to where they are wanted; B the cotangents, a part of a sum from each reader, back."""

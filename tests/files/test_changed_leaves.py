@@ -22,7 +22,7 @@ from shardwright.files.text import to_text
 from tests.files.saved import KINDS, NARROW, SMALL, grid_plan, joint_plan, paths, simulated
 from tests.tiers import in_both, in_proof
 
-SAMPLE = 25
+SAMPLE = 10
 """Leaves of each file; in a proof all."""
 
 

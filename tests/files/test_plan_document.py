@@ -19,7 +19,7 @@ from tests.strategy.test_notation import ZOO
 from tests.tiers import examples
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(plan=plans())
 def test_any_plan_round_trips(plan: Plan) -> None:
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
@@ -47,14 +47,14 @@ _json = st.recursive(
 _ANY_PLAN = plan_to_json(parse_plan((ZOO / "12-chimera.plan").read_text()))
 
 
-@examples(80, 1000)
+@examples(30, 1000)
 @given(value=_json)
 def test_only_data_errors_escape_json(value: object) -> None:
     with pytest.raises(DataError):
         plan_from_json(value)
 
 
-@examples(120, 1500)
+@examples(40, 1500)
 @given(value=_json, steps=st.lists(st.integers(0, 20), max_size=9))
 def test_damaged_json_raises_only_our_errors(value: object, steps: list[int]) -> None:
     plan = json.loads(json.dumps(_ANY_PLAN))

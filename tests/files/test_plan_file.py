@@ -172,14 +172,14 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 PATHS = _paths(json.loads(TEXT))
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(text=st.text(max_size=60) | JSON.map(json.dumps))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with pytest.raises(ShardwrightError):
         parse_saved(text)
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(path=st.sampled_from(PATHS), value=JSON)
 def test_any_field_may_hold_anything(path: tuple[Any, ...], value: Any) -> None:
     document = json.loads(TEXT)

@@ -31,7 +31,7 @@ MEASURED = replace(trace(span(0, 0.0, 3e-3, microbatch=2)), zero_s=1.7e9)
 TEXT = trace_text(PREDICTED, MEASURED)
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(found=st.lists(traces(), max_size=3))
 def test_what_is_written_is_read(found: list[StepTrace]) -> None:
     text = trace_text(*found)
@@ -119,7 +119,7 @@ ODD = st.recursive(
 )
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused(data: st.DataObject) -> None:
     document: Any = json.loads(TEXT)
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_read_or_refused(data: st.DataObject) -> None:
         parse_traces(json.dumps(document))
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(text=st.text(max_size=40))
 def test_any_text(text: str) -> None:
     with pytest.raises(DataError):

@@ -108,7 +108,7 @@ names = st.sampled_from(cluster_names())
 terms = st.tuples(names, st.integers(min_value=-3, max_value=10**20)).map(lambda t: f"{t[0]}:{t[1]}")
 
 
-@examples(120, 1500)
+@examples(60, 1500)
 @given(st.one_of(st.text(), st.lists(st.one_of(terms, names, st.text(max_size=8)), max_size=5).map("+".join)))
 @example("h100:" + "9" * 5000)
 @example("h100:²")

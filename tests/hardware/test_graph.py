@@ -30,7 +30,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     return replace(cluster, fabric=fabric)
 
 
-@examples(60, 2000)
+@examples(30, 2000)
 @given(clusters())
 def test_levels_nest_and_islands_are_those_of_the_nodes(cluster: Cluster) -> None:
     devices = np.arange(cluster.num_devices)
@@ -49,7 +49,7 @@ def test_levels_nest_and_islands_are_those_of_the_nodes(cluster: Cluster) -> Non
     assert all(len({like[number] for number in set(group[island == unit].tolist())}) == 1 for unit in set(island.tolist()))
 
 
-@examples(60, 2000)
+@examples(30, 2000)
 @given(clusters(), st.sampled_from(KINDS))
 def test_more_devices_behind_move_nobody(cluster: Cluster, more: str) -> None:
     """Two devices exchange as fast whatever lies behind them, but for what fills an island that they only begin."""
@@ -71,7 +71,7 @@ def test_more_devices_behind_move_nobody(cluster: Cluster, more: str) -> None:
     assert found[0] == found[1]
 
 
-@examples(60, 2000)
+@examples(30, 2000)
 @given(clusters(), st.data())
 def test_units_seen_from_a_place_are_those_of_the_cluster(cluster: Cluster, data: st.DataObject) -> None:
     """Two devices lie in one unit, or not, however they are counted; and what lies alike is seen alike."""

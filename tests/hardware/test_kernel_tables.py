@@ -134,7 +134,7 @@ class TestEveryTable:
             assert bus < node.scale_up.bandwidth * (1.2 if node.in_network_reduction else 1.0)
 
 
-@examples(100)
+@examples(50, 500)
 @given(st.floats(1e3, 1e10), st.floats(0.1, 10.0), st.floats(0.1, 10.0))
 def test_curves_rescale(volume: float, seconds: float, size: float) -> None:
     """Bytes counted in another unit and a clock that runs at another speed change the answer by the clock's factor only."""

@@ -193,13 +193,13 @@ FILES = st.one_of(
 )
 
 
-@examples(60, 750)
+@examples(30, 750)
 @given(FILES)
 def test_fuzz_structures(value: object) -> None:
     _loads_or_is_refused(yaml.safe_dump(value) + "\n#")
 
 
-@examples(80, 1000)
+@examples(40, 1000)
 @given(st.one_of(st.text(), st.text(alphabet="{}[]:,-&*!|>'\"%@`#? \n\tab01._~<=", max_size=60)))
 @example("2001-99-99")
 @example("0b_: 0x")

@@ -220,7 +220,7 @@ def read_or_refused(read: Callable[[str], Cluster], text: str) -> Cluster | None
     return None
 
 
-@examples(80, 1000)
+@examples(40, 1000)
 @given(nodes=st.lists(NODES, min_size=1, max_size=3), links=st.lists(LINKS, max_size=4))
 def test_files_with_zones_load_or_are_refused_in_a_line(nodes: list[object], links: list[object]) -> None:
     cluster = read_or_refused(load_cluster, yaml.safe_dump({"nodes": nodes, "links": links}))
@@ -231,7 +231,7 @@ def test_files_with_zones_load_or_are_refused_in_a_line(nodes: list[object], lin
         assert all(group.price == 0.0 or 0.0 < group.price <= MAX_DOLLARS for group in cluster.groups)
 
 
-@examples(100, 1000)
+@examples(50, 1000)
 @given(st.lists(st.sampled_from(WORDS), max_size=12).map("".join))
 def test_expressions_with_zones_parse_or_are_refused_in_a_line(text: str) -> None:
     cluster = read_or_refused(parse_cluster, text)

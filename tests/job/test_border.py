@@ -58,7 +58,7 @@ def test_nonsense_is_one_line_of_usage_error(flags: dict[str, object], word: str
     assert caught.value.exit_code == 2
 
 
-@examples(100)
+@examples(50, 500)
 @given(st.integers(), st.integers(), st.text(max_size=60), st.text(max_size=60))
 def test_any_flags_give_a_job_or_an_error_of_ours(seq_len: int, global_batch: int, precision: str, wire: str) -> None:
     try:

@@ -68,7 +68,7 @@ def refusal(name: str) -> ModelError | None:
     return None
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(st.text(max_size=30).filter(lambda text: "." not in text and "/" not in text))
 def test_any_name_is_a_model_or_a_model_error(name: str) -> None:
     error = refusal(name)

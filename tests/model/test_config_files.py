@@ -53,7 +53,7 @@ def outcome(config: dict[str, Any]) -> Model | ModelError:
         return error
 
 
-@examples(200, 3000)
+@examples(100, 3000)
 @given(mutated())
 def test_a_mutated_configuration_gives_a_model_or_a_model_error(config: dict[str, Any]) -> None:
     result = outcome(config)
@@ -64,7 +64,7 @@ def test_a_mutated_configuration_gives_a_model_or_a_model_error(config: dict[str
         assert result.num_parameters > 0
 
 
-@examples(80, 1000)
+@examples(40, 1000)
 @given(st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_give_an_object_or_a_model_error(content: bytes) -> None:
     try:
@@ -75,7 +75,7 @@ def test_any_bytes_give_an_object_or_a_model_error(content: bytes) -> None:
         model_from_config(value, name="m")
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(st.dictionaries(st.text(max_size=10), VALUES, max_size=6), st.sampled_from(["LlamaForCausalLM", "gpt2", "x"]))
 def test_any_object_gives_a_model_error(mapping: dict[str, Any], kind: str) -> None:
     with pytest.raises(ModelError):

@@ -42,7 +42,7 @@ def names(model: Model) -> st.SearchStrategy[list[str]]:
     return st.lists(st.sampled_from(known), min_size=1, max_size=4, unique=True)
 
 
-@examples(60, 600)
+@examples(30, 600)
 @given(st.sampled_from(sorted(MODELS)).flatmap(lambda name: st.tuples(st.just(name), names(MODELS[name]))))
 def test_tensors_without_a_gradient_are_those_that_autograd_would_not_track(drawn: tuple[str, list[str]]) -> None:
     name, chosen = drawn

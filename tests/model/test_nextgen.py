@@ -242,7 +242,7 @@ def outcome(config: dict[str, Any]) -> Model | ModelError:
         return error
 
 
-@examples(200, 2500)
+@examples(100, 2500)
 @given(mutated())
 def test_a_changed_configuration_gives_a_model_or_a_model_error(config: dict[str, Any]) -> None:
     result = outcome(config)

@@ -60,7 +60,7 @@ def outcome(text: str) -> Model | UsageError:
         return error
 
 
-@examples(60, 1000)
+@examples(30, 1000)
 @given(st.text("lorafzen:r1234567890,attn mlp", max_size=30))
 def test_any_words_train_something_or_are_refused(text: str) -> None:
     result = outcome(text)

@@ -117,7 +117,7 @@ def test_no_field_that_changes_a_size_is_called_harmless() -> None:
 NAMES = st.sampled_from(sorted({name for names in reads().values() for name in names if "." not in name})) | st.text(max_size=12)
 
 
-@examples(60, 2000)
+@examples(30, 2000)
 @given(st.sampled_from(sorted(CONFIGS)), st.dictionaries(NAMES, VALUES, max_size=3), st.booleans())
 def test_any_further_field_gives_a_model_or_a_model_error(name: str, more: dict[str, Any], inside: bool) -> None:
     config = CONFIGS[name]

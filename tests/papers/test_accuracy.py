@@ -14,8 +14,8 @@ from shardwright.validation.facts import Bar
 from shardwright.validation.folds import fold_key, read_folds
 from shardwright.validation.judge import Validation, judge
 from shardwright.validation.rows import to_case
-from tests.tiers import in_proof
-from tests.validation.published import FOLDER, facts, predicted, rows
+from tests.tiers import in_both, in_proof
+from tests.validation.published import FOLDER, drawn, facts, is_long, predicted, rows, some
 
 SHORT = {
     ("dgxc, NeMo", "model"): (
@@ -46,8 +46,6 @@ SHORT = {
 PLANS = (0.932, "tensor parallelism at microbatch 1 is 7 to 21 % too fast, pp 16 up to 18 % too slow")
 """Rank correlation of the 47 plans on 16 T4 against 0.95, and what is missing."""
 NO_WORSE = 0.002
-LONG = ("dgxc, NeMo", "mosaic, 1B and more", "mbridge MoE", "Megatron CI, memory")
-"""Bars of a hundred rows and more."""
 BARS = facts().bars
 BOUND = [(bar, fold) for bar in BARS for fold in bar.limits]
 TABLES = ("training.csv", "megatron_ci.csv", "skipped_training.csv", "skipped_failed.csv", "skipped_of_bars.csv")
@@ -58,22 +56,26 @@ def _cases() -> tuple[Case | Skip, ...]:
     return tuple(to_case(row, facts=facts()) for row in rows(*TABLES))
 
 
-def _is_long(bar: Bar, fold: str) -> bool:
-    """Proved, not tested: half of the predictions would be of these rows, which the fold by model judges too."""
-    return fold == "source" and bar.name in LONG
-
-
 @cache
 def _validation(fold: str) -> Validation:
-    """Of all rows by model; of what the fold's own tests judge by source."""
-    wanted = [where for bar, of in BOUND if of == fold and (in_proof() or not _is_long(bar, of)) for where in bar.where]
+    """Of the tier's rows by model; of those of them that the fold's own tests judge by source."""
+    wanted = [where for bar, of in BOUND if of == fold and (in_proof() or not is_long(bar)) for where in bar.where]
     wanted += [order.where for order in facts().orders]
-    cases = [c for c in _cases() if in_proof() or fold == "model" or selected(c.measurement, *wanted)]
+    cases = [c for c in some(_cases()) if in_proof() or fold == "model" or selected(c.measurement, *wanted)]
     return judge(cases, predict=partial(predicted, fold=fold), fold=fold)
 
 
+def _named(name: str) -> Bar:
+    return next(bar for bar in BARS if bar.name == name)
+
+
+def _tier(bar: Bar) -> list[pytest.MarkDecorator]:
+    """A bar is judged by all its rows, which a long one has in a proof alone."""
+    return [pytest.mark.proof] if is_long(bar) else []
+
+
 def _mark(bar: Bar, fold: str) -> list[pytest.MarkDecorator]:
-    marks = [pytest.mark.proof] if _is_long(bar, fold) else []
+    marks = _tier(bar)
     if short := SHORT.get((bar.name, fold)):
         marks.append(pytest.mark.xfail(strict=True, reason=f"{100 * short[0]:.1f} %: {short[1]}"))
     return marks
@@ -86,10 +88,9 @@ def test_bar(bar: Bar, fold: str) -> None:
     assert result.mean <= result.limit
 
 
-@pytest.mark.parametrize(("name", "fold"), SHORT)
+@pytest.mark.parametrize(("name", "fold"), [pytest.param(*of, marks=_tier(_named(of[0]))) for of in SHORT])
 def test_a_missed_bar_gets_no_worse(name: str, fold: str) -> None:
-    bar = next(b for b in BARS if b.name == name)
-    assert judge_bar(bar, _validation(fold)).mean <= SHORT[name, fold][0] + NO_WORSE
+    assert judge_bar(_named(name), _validation(fold)).mean <= SHORT[name, fold][0] + NO_WORSE
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,7 @@ NEW = {
 """Sources whose sweeps' best plan is not found, and by how much the one that is predicted best is slower."""
 
 
+@in_both
 def test_the_plan_predicted_best_is_nearly_the_best() -> None:
     found = [s for s in sweeps(_validation("model")) if s.name.split()[0] not in NEW]
     assert len(found) >= 10
@@ -155,16 +157,19 @@ def test_plans_are_predicted_in_their_order(source: str) -> None:
     assert rank.value >= 0.8
 
 
+@in_both
 def test_intervals_hold_their_share_of_held_out_rows() -> None:
-    inside = coverage(_validation("model").rows)
+    inside = coverage([r for r in _validation("model").rows if drawn(r.case.measurement)])
     assert 0.72 <= inside.inside <= 0.88
     assert inside.width <= 1.5
 
 
+@in_both
 def test_no_run_that_took_place_is_refused() -> None:
     assert [(r.case.measurement.table_or_row, r.infeasible) for r in _validation("model").rows if r.infeasible] == []
 
 
+@in_both
 def test_runs_that_did_not_fit_are_refused() -> None:
     failures = _validation("model").failures
     if not failures:
@@ -184,7 +189,10 @@ LOST = {"Megatron CI, memory": "165 of 198: Muon, offloaded modules, layouts of 
 
 @pytest.mark.parametrize(
     "bar",
-    [pytest.param(b, id=b.name, marks=[pytest.mark.xfail(strict=True, reason=LOST[b.name])] if b.name in LOST else []) for b in BARS],
+    [
+        pytest.param(b, id=b.name, marks=[*_tier(b), *([pytest.mark.xfail(strict=True, reason=LOST[b.name])] if b.name in LOST else [])])
+        for b in BARS
+    ],
 )
 def test_nearly_all_rows_of_a_bar_are_predicted(bar: Bar) -> None:
     validation = _validation("model")
@@ -203,7 +211,7 @@ def test_every_row_is_predicted_with_constants_of_its_own_fold(fold: str) -> Non
     known = read_folds(FOLDER / "folds.json")[fold]
     keys = {key for key, _ in known.values}
     unfitted = [rows.where for rows in facts().unfitted]
-    timed = [r.case for r in _validation("model").rows if r.case.measured_s is not None]
+    timed = [case for case in _cases() if isinstance(case, Case) and case.ran and case.measured_s is not None]
     fitted = [case for case in timed if not selected(case.measurement, *unfitted)]
     assert 0 < len(fitted) < len(timed)
     assert {fold_key(case, fold=fold) for case in fitted} == keys

@@ -226,7 +226,7 @@ def plans(draw: st.DrawFn) -> tuple[tuple[Share, ...], Work, int]:
     return tuple(shares), tuple(total), random.choice((0, 2, 4))
 
 
-@examples(150, 2000)
+@examples(50, 2000)
 @given(plans())
 def test_every_holder_ends_with_every_cell_counted_once(case: tuple[tuple[Share, ...], Work, int]) -> None:
     """Integers stand for terms: each device counts its cells, groups add, copies are told; or two contributions truly overlap."""

@@ -14,7 +14,7 @@ from tests.program.traces import span, trace, traces
 from tests.tiers import examples
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(found=traces())
 def test_times_tile_the_trace(found: StepTrace) -> None:
     for times in device_times(found):

@@ -382,7 +382,7 @@ def filled(source: Layout, random: Random) -> tuple[Store, Store]:
     return store, {(0, cell): own[None] if None in own else sum(own.values()) for cell, own in parts.items()}
 
 
-@examples(120, 1500)
+@examples(40, 1500)
 @given(cases())
 def test_steps_give_what_is_wanted_and_never_less_than_the_minimum_moves(case: tuple[Layout, Layout, dict[str, bool], Random]) -> None:
     source, wanted, keywords, random = case
@@ -397,7 +397,7 @@ def test_steps_give_what_is_wanted_and_never_less_than_the_minimum_moves(case: t
         assert received(found) == found.minimum
 
 
-@examples(80, 1000)
+@examples(30, 1000)
 @given(cases())
 def test_every_candidate_is_right_and_the_choice_reaches_what_any_reaches(case: tuple[Layout, Layout, dict[str, bool], Random]) -> None:
     source, wanted, keywords, _ = case
@@ -410,7 +410,7 @@ def test_every_candidate_is_right_and_the_choice_reaches_what_any_reaches(case: 
                 assert all(one.component.may_gather(group) for group in act.step.groups)
 
 
-@examples(80, 1000)
+@examples(30, 1000)
 @given(cases())
 def test_the_transpose_is_the_adjoint(case: tuple[Layout, Layout, dict[str, bool], Random]) -> None:
     """<A x, y> = <x, A' y> in integers, x on the source's places, y on the wanted ones."""
@@ -470,7 +470,7 @@ def test_a_send_is_transposed_by_swapping_its_ends() -> None:
     assert transposed((step,)) == (Step(kind=StepKind.SEND, sends=((4, 0, 5), (4, 1, 3))),)
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(st.integers(0, 2**32))
 def test_boxes_are_sets(seed: int) -> None:
     random = Random(seed)

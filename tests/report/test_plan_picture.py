@@ -196,7 +196,7 @@ def test_colour_only_on_a_terminal() -> None:
     assert "\x1b[" not in plain(PlanText(picture=picture), width=120)
 
 
-@examples(100)
+@examples(35, 500)
 @given(trees())
 def test_ways_are_the_devices_of_a_tree(tree: Split | None) -> None:
     assert sorted(d for _, offsets in ways(tree) for d in offsets.tolist()) == sorted(devices_of(tree))

@@ -70,7 +70,7 @@ def test_typo_names_the_nearest() -> None:
     assert caught.value.exit_code == 8
 
 
-@examples(100)
+@examples(50, 500)
 @given(st.text())
 def test_any_text_is_a_runtime_or_an_error_of_ours(text: str) -> None:
     message = ""

@@ -88,7 +88,7 @@ def check_complete(found: ActionTable, *, placement: Placement, chunks: int, sli
     times=st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9)),
     transfer=st.integers(0, 20),
 )
-@examples(80, 1000)
+@examples(30, 1000)
 def test_any_times_run(name: str, numbers: Numbers, times: tuple[int, int, int], transfer: int) -> None:
     """No rank is done before its work, and none later than everything one after another."""
     found = table(name, numbers)

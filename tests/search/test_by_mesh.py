@@ -64,7 +64,7 @@ def with_slow_islands(problem: Problem) -> Problem:
 
 
 @pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize("seed", [5208, 382409, 474641, *seeds(6, 60, first=5200)])
+@pytest.mark.parametrize("seed", [5208, 382409, 474641, *seeds(2, 60, first=5200)])
 def test_no_member_is_below_the_bounds_of_its_mesh(seed: int, slow: bool) -> None:
     """Nor does a bound say of a mesh that has members that it has none."""
     case = small_case(seed)

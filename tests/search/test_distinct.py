@@ -15,9 +15,9 @@ from tests.search.brute import runs
 from tests.search.problems import Case, gpt3_175b
 from tests.tiers import in_both, many, random_of
 
-SAMPLE = many(1000, 10_000)
-WRITTEN = many(300, 3000)
-NEIGHBOURS = many(400, 4000)
+SAMPLE = many(300, 10_000)
+WRITTEN = many(150, 3000)
+NEIGHBOURS = many(200, 4000)
 
 
 @pytest.fixture(scope="module")

@@ -141,7 +141,7 @@ words = st.text(max_size=8) | st.integers().map(str) | st.sampled_from(("1f1b", 
 choices = st.dictionaries(st.sampled_from(PINNABLE) | st.text(max_size=4), st.lists(words, max_size=3).map(tuple), max_size=3)
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(pins=choices, excludes=choices)
 def test_any_pin_is_a_space_or_an_error_of_the_tree(pins: dict[str, tuple[str, ...]], excludes: dict[str, tuple[str, ...]]) -> None:
     case = small_case(3)

@@ -33,16 +33,16 @@ def taught_case(seed: int) -> Case:
     problem = replace(problem, model=model)
     facts = facts_of(problem)
     whole = generator.choice((standard_space, exhaustive_space))(problem, facts)
-    return Case(problem=problem, facts=facts, space=thinned(whole, generator, most=many(1500, 3000)))
+    return Case(problem=problem, facts=facts, space=thinned(whole, generator, most=many(500, 3000)))
 
 
 def test_answers_equal_brute_force() -> None:
     seen: Counter[str] = Counter()
-    for seed in numbers(10, 100):
+    for seed in numbers(6, 100):
         known = assert_answer_is_best(taught_case(seed), MIDDLE, Counter())
         seen.update(members=len(known), piped=sum(g.pp > 1 for g in known), redone=sum(g.recompute.value != "none" for g in known))
         seen["gathered"] += sum(g.zero == 3 for g in known)
-    assert min(seen.values()) > 20, seen
+    assert min(seen.values()) > many(5, 20), seen
 
 
 def test_the_certificate_beside_a_teacher_holds() -> None:

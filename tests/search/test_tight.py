@@ -22,7 +22,7 @@ from shardwright.simulator.simulate import simulate_grid
 from tests.search.problems import Case, gpt3_175b, llama_405b
 from tests.tiers import in_both, many, random_of
 
-SAMPLE = many(20, 400)
+SAMPLE = many(10, 400)
 
 
 @cache

@@ -22,7 +22,7 @@ def answered(case: Case, *, time_limit_s: float) -> Answer | None:
 
 @in_both
 def test_stopped_search_is_honest() -> None:
-    stopped, gaps, chosen = 0, 0, numbers(12, 120, first=5000)
+    stopped, gaps, chosen = 0, 0, numbers(6, 120, first=5000)
     for seed in chosen:
         case = small_case(seed)
         whole, short = answered(case, time_limit_s=math.inf), answered(case, time_limit_s=0.0)

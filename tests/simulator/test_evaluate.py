@@ -98,7 +98,7 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
 @in_both
 def test_time_rescales() -> None:
     draw = random_of(3)
-    for _ in range(many(25, 300)):
+    for _ in range(many(12, 300)):
         problem, grid = drawn(draw)
         k = draw.choice((0.25, 2.0, 8.0))
         once = simulate_grid(problem, grid).step_time_s
@@ -154,7 +154,7 @@ def critical(done: SimulatedPlan) -> int:
 @in_both
 def test_breakdown_adds_up() -> None:
     draw = random_of(4)
-    for _ in range(many(30, 400)):
+    for _ in range(many(15, 400)):
         problem, grid = drawn(draw)
         done = simulate_grid(problem, grid)
         listed = breakdown(done)

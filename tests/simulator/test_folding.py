@@ -22,7 +22,7 @@ from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, rando
 from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, seeds
 
-EACH = many(12, 90)
+EACH = many(6, 90)
 DENSE, SPARSE = dense_model(layers=12), expert_model(dense=1, sparse=11, experts=8)
 ANY = replace(
     RUNTIME, name="any", schedules=("gpipe", "1f1b", "interleaved-1f1b"), zero_stages=(0, 1, 2, 3), zero_with_pipeline=3, bucket_bytes=0

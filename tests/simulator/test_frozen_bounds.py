@@ -30,7 +30,7 @@ from tests.simulator.test_plans import assert_folds
 from tests.strategies import dense_model
 from tests.tiers import many, seeds
 
-EACH = many(24, 120)
+EACH = many(10, 120)
 TRAINED = ("lora:r4", "lora:r8:attn", "frozen:embed", "frozen:mlp,embed", "frozen:attn,head", "frozen:stream,attn")
 OF_EXPERTS = ("lora:r4:attn,mlp", "lora:r4:experts", "frozen:experts", "frozen:attn,router")
 

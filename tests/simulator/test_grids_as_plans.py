@@ -38,7 +38,7 @@ from tests.strategies import dense_model, expert_model
 from tests.strategy.zoo_models import encoder_decoder, hybrid
 from tests.tiers import in_both, many, numbers, seeds
 
-GRIDS = many(20, 500)
+GRIDS = many(10, 500)
 BLOCK = 10
 CATALOG = (
     "gemma-2-2b",  # tied

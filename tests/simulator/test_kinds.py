@@ -42,7 +42,7 @@ def predicted(problem: Problem, plan: Plan) -> Prediction:
 
 
 @in_both
-@pytest.mark.parametrize("seed", numbers(8, 80))
+@pytest.mark.parametrize("seed", numbers(3, 80))
 def test_busy_seconds_and_waits_are_the_step(seed: int) -> None:
     generator = random.Random(seed)
     problem = mixed_problem(generator)

@@ -63,7 +63,7 @@ def test_activations_are_the_peak_of_the_simulated_step() -> None:
     """Bytes appear when a forward ends and go when its backward does: in the order of the clock the peak is the same."""
     draw = random_of(21)
     judged = 0
-    while judged < many(25, 300):
+    while judged < many(10, 300):
         experts = draw.random() < 0.4
         grid = random_grid(draw, experts=experts, schedules=("1f1b", "gpipe"))
         problem = problem_of(

@@ -71,7 +71,7 @@ def test_sends_hold_up_ranks_of_one_chunk_only() -> None:
 @in_both
 def test_tasks_wait_for_their_predecessors_and_streams_run_one_at_a_time() -> None:
     draw = random_of(31)
-    for _ in range(many(25, 300)):
+    for _ in range(many(10, 300)):
         problem, grid = drawn(draw)
         done = simulate_grid(problem, grid)
         tasks, timeline = done.program.instances, done.timeline
@@ -97,7 +97,7 @@ def kinds_of(done: SimulatedPlan) -> np.ndarray:
 @in_both
 def test_every_chunk_runs_every_microbatch_once_on_every_class() -> None:
     draw = random_of(32)
-    for _ in range(many(25, 200)):
+    for _ in range(many(10, 200)):
         problem, grid = drawn(draw)
         done = simulate_grid(problem, grid)
         tasks, templates = done.program.instances, done.program.templates
@@ -145,7 +145,7 @@ def overloaded(done: SimulatedPlan, problem: Problem, start: np.ndarray, finish:
 def test_nothing_shared_takes_the_longest_path() -> None:
     """Without slowdown beside collectives, and where no link has two things to do, S is the longest path."""
     draw = random_of(33)
-    slower, shared, cases = 0, 0, many(16, 200)
+    slower, shared, cases = 0, 0, many(8, 200)
     for _ in range(cases):
         problem, grid = drawn(draw)
         # Pools stand between islands and tiers above the second: sends within two tiers have links of their own.

@@ -29,7 +29,7 @@ ZOO = Path(__file__).parent / "zoo"
 FILES = sorted(ZOO.glob("*.plan"))
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(plan=plans())
 def test_any_plan_round_trips(plan: Plan) -> None:
     assert parse_plan(print_plan(plan)) == plan
@@ -43,7 +43,7 @@ def test_any_plan_can_be_verified(plan: Plan) -> None:
         grid_of(plan, model=model)
 
 
-@examples(80, 1000)
+@examples(30, 1000)
 @given(tree=trees(leaves=12))
 def test_any_tree_round_trips(tree: Split | None) -> None:
     assert parse_split(print_split(tree)) == tree
@@ -63,7 +63,7 @@ def test_devices_of_text(text: str, devices: tuple[int, ...]) -> None:
     assert devices_of(parse_split(text)) == devices
 
 
-@examples(100)
+@examples(35, 500)
 @given(bases=st.lists(st.integers(0, 30), min_size=1, max_size=24))
 def test_bases_round_trip(bases: list[int]) -> None:
     assert read_bases(Cursor(text=print_bases(bases))) == bases
@@ -136,7 +136,7 @@ _VOCABULARY = (
 _WORDS = st.sampled_from(_VOCABULARY.split(" "))
 
 
-@examples(120, 1500)
+@examples(40, 1500)
 @given(text=st.text(max_size=80) | st.lists(_WORDS, max_size=30).map(" ".join) | st.binary(max_size=60).map(lambda b: b.decode("latin-1")))
 @example("plan p devices ²")
 @example("plan p devices 4\nlane main samples 4 in 4\nstages 1 on 0\nall = b²")
@@ -149,7 +149,7 @@ def test_only_strategy_errors_escape_the_parser(text: str) -> None:
         assert parse_plan(print_plan(plan)) == plan
 
 
-@examples(80, 1000)
+@examples(30, 1000)
 @given(place=st.floats(0, 1), insert=st.text(max_size=3), drop=st.integers(0, 6), path=st.sampled_from(FILES))
 def test_damaged_zoo_plans_raise_only_our_errors(place: float, insert: str, drop: int, path: Path) -> None:
     text = path.read_text()

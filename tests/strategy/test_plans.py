@@ -66,7 +66,7 @@ def _under_every_schedule(case: Case) -> Iterator[Case]:
 def test_generated_plans_are_legal_round_trip_and_show_the_whole_paradigm() -> None:
     seen: Counter[str] = Counter()
 
-    @examples(300, 2000)
+    @examples(100, 2000)
     @given(case=plans())
     def run(case: Case) -> None:
         for same in _under_every_schedule(case):
@@ -128,7 +128,7 @@ def wrecks(draw: st.DrawFn) -> tuple[Case, Any]:
     return case, value
 
 
-@examples(30, 2000)
+@examples(25, 2000)
 @given(wreck=wrecks())
 def test_a_changed_plan_is_judged_and_never_crashes(wreck: tuple[Case, Any]) -> None:
     case, value = wreck

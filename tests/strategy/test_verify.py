@@ -53,7 +53,7 @@ def test_huge_trees_are_refused_without_listing_them() -> None:
     assert "split.devices-overlap" in [v.rule for v in verify(plan, model=DENSE, global_batch=8)]
 
 
-@examples(200)
+@examples(70, 1000)
 @given(tree=trees(leaves=10))
 def test_tree_questions_agree_with_the_leaves(tree: Split | None) -> None:
     if num_leaves(tree) > 5000:
@@ -68,7 +68,7 @@ def _measure(intervals: tuple[tuple[Fraction, Fraction], ...]) -> Fraction:
     return sum((high - low for low, high in intervals), Fraction(0))
 
 
-@examples(100)
+@examples(35, 500)
 @given(parts=st.lists(st.integers(1, 4), min_size=1, max_size=3), zigzag=st.booleans())
 def test_cuts_are_disjoint_and_whole(parts: list[int], zigzag: bool) -> None:
     pieces: list[tuple[tuple[Fraction, Fraction], ...]] = [((Fraction(0), Fraction(1)),)]
@@ -81,7 +81,7 @@ def test_cuts_are_disjoint_and_whole(parts: list[int], zigzag: bool) -> None:
     assert len({_measure(piece) for piece in pieces}) == 1
 
 
-@examples(100)
+@examples(35, 500)
 @given(outer=st.integers(1, 5), inner=st.integers(1, 5))
 def test_a_zigzag_of_a_zigzag_is_one_zigzag(outer: int, inner: int) -> None:
     whole = ((Fraction(0), Fraction(1)),)

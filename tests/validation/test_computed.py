@@ -79,7 +79,7 @@ def test_what_has_no_value_for_a_row(text: str, message: str) -> None:
         computed(text, CELLS)
 
 
-@examples(100)
+@examples(50, 500)
 @given(st.text(alphabet="isl+-*/(),{}0123456789 upto", max_size=40))
 def test_whatever_is_let_in_has_a_value_or_a_reason(text: str) -> None:
     with suppress(ValueError):

@@ -108,7 +108,7 @@ def test_malformed_facts_name_the_place(text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-@examples(200)
+@examples(100, 1000)
 @given(st.binary(max_size=200) | st.sampled_from(["rules", "where", "remarks", "bars", "networks"]).map(lambda k: f"{k} = [[1]]".encode()))
 def test_any_bytes_are_facts_or_an_error_of_ours(content: bytes) -> None:
     try:

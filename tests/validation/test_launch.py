@@ -122,7 +122,7 @@ def test_what_cannot_be_read_is_told(launch: str, said: str) -> None:
 WORDS = st.sampled_from([*f"{DENSE} {SPLIT} {LATENT}".split(), "--x", "=", "|", "'", "-1", "1e9"])
 
 
-@examples(200)
+@examples(100, 1000)
 @given(st.text(max_size=200) | st.lists(WORDS).map(" ".join))
 def test_any_text_is_a_case_or_a_skip(text: str) -> None:
     assert isinstance(to_case(row(text, seq_len=128, micro_batch=1, precision="bf16"), facts=Facts()), Case | Skip)

@@ -66,13 +66,13 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
             read_measurements(path)
 
 
-@examples(100)
+@examples(50, 500)
 @given(st.binary(max_size=400))
 def test_any_bytes_are_rows_or_an_error_of_ours(content: bytes) -> None:
     _parse(content)
 
 
-@examples(100)
+@examples(50, 500)
 @given(st.lists(st.lists(st.text(max_size=12), max_size=10), max_size=5), st.sampled_from([",", '"', "\n", ",,"]))
 def test_any_cells_under_a_good_header_are_rows_or_an_error_of_ours(lines: list[list[str]], joint: str) -> None:
     text = "\n".join([HEADER, *(joint.join(cells) for cells in lines)])

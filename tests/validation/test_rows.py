@@ -294,7 +294,7 @@ _FIELDS = {
 }
 
 
-@examples(300)
+@examples(150, 1500)
 @given(st.fixed_dictionaries({}, optional=_FIELDS), st.integers(min_value=1, max_value=4), st.integers(min_value=0, max_value=638))
 def test_any_row_is_a_case_or_a_skip(fields: dict[str, Any], changes: int, index: int) -> None:
     row = _rows("training.csv")[index]

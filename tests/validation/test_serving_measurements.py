@@ -76,13 +76,13 @@ def test_kinds_of_tables_are_told_apart(tmp_path: Path) -> None:
     assert not any(is_serving_table(table) for table in TRAINING.glob("*.csv"))
 
 
-@examples(100)
+@examples(50, 500)
 @given(st.binary(max_size=400))
 def test_any_bytes_are_rows_or_an_error_of_ours(content: bytes) -> None:
     _any(content)
 
 
-@examples(100)
+@examples(50, 500)
 @given(st.lists(st.lists(st.text(max_size=12), max_size=10), max_size=5), st.sampled_from([HEADER, METRICS]))
 def test_any_cells_under_a_good_header_are_rows_or_an_error_of_ours(lines: list[list[str]], header: str) -> None:
     _any("\n".join([header, *(",".join(cells) for cells in lines)]).encode("utf-8", errors="surrogatepass"))

@@ -127,7 +127,7 @@ def test_a_device_without_units_is_told() -> None:
     assert (skip.reason, skip.detail) == (SkipReason.INCONSISTENT_CONFIGURATION, "v100-sxm-32gb has no units for bf16")
 
 
-@examples(300)
+@examples(150, 1500)
 @given(st.text(max_size=40) | st.lists(st.sampled_from(["full", "no", "3", "selective", "shard", "=", "zero", "block", "-"])).map(" ".join))
 def test_any_words_mean_something_or_are_refused(said: str) -> None:
     for read_words in (words.recompute, lambda text: words.sharding(text, node=8)):

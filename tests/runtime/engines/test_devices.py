@@ -217,7 +217,7 @@ def test_guesses_and_the_host() -> None:
     assert on_device(engine_called("sglang-0.5.9 sequences=256"), guessing).max_sequences == 256
 
 
-@examples(200)
+@examples(100, 1000)
 @given(
     made=st.sampled_from(all_engines()),
     gib=st.integers(8, 300),

@@ -127,7 +127,7 @@ def test_errors_have_a_hint(text: str, message: str, hint: str) -> None:
     assert (caught.value.hint or "").startswith(hint)
 
 
-@examples(200)
+@examples(100, 1000)
 @given(st.text(max_size=60))
 def test_any_text_is_an_engine_or_one_line(text: str) -> None:
     lines = 1

@@ -121,7 +121,7 @@ def test_mistakes_in_an_engines_file(make: object) -> None:
         make()  # type: ignore[operator]
 
 
-@examples(100)
+@examples(50, 500)
 @given(made=st.sampled_from(ENGINES), data=st.data())
 def test_an_engine_is_found_again_by_its_name(made: Engine, data: st.DataObject) -> None:
     settings = data.draw(st.lists(st.sampled_from(made.settings), unique_by=lambda one: one.option, max_size=5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -22,7 +23,10 @@ from shardwright.search.request import Request
 
 JOINT = Request(model="llama-3.1-8b", cluster="h100-sxm:16", seq_len=4096, global_batch=64, space="joint", pins=(("tp", ("2", "4")),))
 MIXED = Request(model="examples/tiny.json", cluster="a100-sxm-40gb:2+v100-sxm-16gb:2", seq_len=64, global_batch=8)
-LARGER = Request(model="llama-2-7b", cluster="a100-sxm-40gb:8+v100-sxm-16gb:16", seq_len=1024, global_batch=64)
+LARGER = Request(model="llama-2-7b", cluster="a100-sxm-40gb:4+v100-sxm-16gb:4", seq_len=1024, global_batch=16)
+"""Whose frames are tested, and whose plans simulated, more than one at once; PROVEN: with pipelines of more forms and lanes."""
+PROVEN = Request(model="llama-2-7b", cluster="a100-sxm-40gb:8+v100-sxm-16gb:16", seq_len=1024, global_batch=64)
+REQUESTS = [pytest.param(LARGER, id="larger"), pytest.param(PROVEN, id="proven", marks=pytest.mark.proof)]
 
 
 def joint(name: str, workers: int, *, stop_at: tuple[int, int] | None = None) -> str:
@@ -46,7 +50,7 @@ def alone() -> str:
     return joint(SERIAL, 1)
 
 
-@pytest.mark.parametrize(("workers", "method"), [(2, ""), (3, ""), (2, "spawn")])
+@pytest.mark.parametrize(("workers", "method"), [(2, ""), pytest.param(3, "", marks=pytest.mark.proof), (2, "spawn")])
 def test_joint(workers: int, method: str, alone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "start_method", lambda own=processes.start_method: method or own())
     assert joint(PROCESSES, workers) == alone
@@ -64,8 +68,7 @@ def test_a_joint_search_that_is_stopped_is_the_same_too(alone: str) -> None:
 
 
 def test_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = mixed(SERIAL, 1)
-    assert [mixed(PROCESSES, workers) for workers in (1, 2, 3)] == [whole] * 3
+    assert [mixed(PROCESSES, workers) for workers in (1, 2, 3)] == [whole_of(MIXED)] * 3
     # Where the search of a pool's grids is cut off, too; by looks, not by seconds.
     monkeypatch.setattr(mixed_alone, "LOOKS", 2)
     short = mixed(SERIAL, 1)
@@ -73,29 +76,37 @@ def test_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mixed(PROCESSES, 2) == short
 
 
+@cache
+def whole_of(request: Request) -> str:
+    """The file of a mixed answer on one process."""
+    return mixed(SERIAL, 1, request=request)
+
+
 @pytest.mark.parametrize("method", ["", "spawn"])
-def test_frames_compositions_and_simulations_of_a_mixed_search(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", REQUESTS)
+def test_frames_compositions_and_simulations_of_a_mixed_search(asked: Request, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "start_method", lambda own=processes.start_method: method or own())
-    whole = mixed(SERIAL, 1, request=LARGER)
-    assert mixed(PROCESSES, 2, request=LARGER) == whole
+    whole = whole_of(asked)
+    assert mixed(PROCESSES, 2, request=asked) == whole
     part = certificate(whole)["mixed"]
     assert part["tests"] > len(part["closed"])
     assert part["pipelines"]
     assert certificate(whole)["simulated"] > AT_ONCE
 
 
-def test_a_mixed_search_that_is_stopped_is_the_same_too() -> None:
+@pytest.mark.parametrize("asked", REQUESTS)
+def test_a_mixed_search_that_is_stopped_is_the_same_too(asked: Request) -> None:
     """In the look for plans, and in the proof."""
     for stops in (Stops(alone=(0, 0), composed=3, proven=0), Stops(alone=(0, 0), composed=0, proven=2)):
-        stopped = mixed(SERIAL, 1, request=LARGER, stops=stops)
+        stopped = mixed(SERIAL, 1, request=asked, stops=stops)
         found = certificate(stopped)
         assert (found["mixed"]["composed_stopped_at"], found["stopped_at"]) == (stops.composed, stops.proven)
-        assert mixed(PROCESSES, 2, request=LARGER, stops=stops) == stopped
+        assert mixed(PROCESSES, 2, request=asked, stops=stops) == stopped
 
 
 @pytest.mark.usefixtures("ray")
 def test_mixed_on_ray() -> None:
-    assert mixed("ray", 2) == mixed(SERIAL, 1)
+    assert mixed("ray", 2) == whole_of(MIXED)
 
 
 @pytest.mark.proof

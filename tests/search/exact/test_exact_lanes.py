@@ -38,7 +38,7 @@ SINGLE = TreeSpace(dims=(), weights=(1,), depth=0)
 """Every stage is one device."""
 
 
-@pytest.mark.parametrize("number", seeds(24, 300))
+@pytest.mark.parametrize("number", seeds(6, 300, first=16))
 def test_equals_brute_force(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     instance = draw_lanes(number, least=many(20, 30), most=many(80, 150))
     found = simulate_all(instance)
@@ -109,24 +109,26 @@ def test_unequal_shares_win_on_unlike_devices() -> None:
     assert parse_plan(print_plan(answer.plan)) == answer.plan
 
 
+@in_both
 def test_more_lanes_are_no_slower_and_zones_that_are_far_apart_are_left_alone() -> None:
     near, far = (
         replace(small_problem(batch=12), cluster=parse_cluster(f"a100-sxm-80gb:2@east+a100-sxm-80gb:2@west,east~west={link}"))
         for link in ("3200gbps/0.001ms", "1gbps/1000ms")
     )
     space = ExactSpace(trees=SINGLE, microbatches=(1, 2), max_stages=2)
-    steps = [find_exact(near, replace(space, lanes=lanes)).step_time_s for lanes in (1, 2, 3)]
+    steps = [find_exact(near, replace(space, lanes=lanes)).step_time_s for lanes in range(1, 1 + many(2, 3))]
     assert all(more <= fewer for fewer, more in pairwise(steps))
-    answer = find_exact(far, replace(space, lanes=3))
+    answer = find_exact(far, replace(space, lanes=many(2, 3)))
     used = {device for lane in answer.plan.lanes for stage in lane.stages for device in (stage.base,)}
     assert used <= {0, 1} or used <= {2, 3}
 
 
+@in_both
 def test_time_limit_gives_a_plan_and_a_bound() -> None:
     problem = small_problem("h100-sxm:1+a100-sxm-80gb:1", batch=12)
     space = ExactSpace(trees=TreeSpace(dims=(Dim.BATCH,), weights=(1,), depth=1), microbatches=(1, 2), lanes=2)
     whole = find_exact(problem, space)
-    for stop in range(1, 40, 3):
+    for stop in range(1, 40, many(9, 3)):
         cut = find_exact(problem, space, stop_at=stop)
         assert accounted(cut.certificate) == cut.certificate.enumerated == whole.certificate.enumerated
         assert cut.certificate.lower_bound_s <= whole.step_time_s <= cut.step_time_s

@@ -76,7 +76,7 @@ def compare(instance: Instance, number: int) -> tuple[ExactAnswer | None, Found]
     return answer, found
 
 
-@pytest.mark.parametrize("number", seeds(2, 200, first=1))
+@pytest.mark.parametrize("number", seeds(1, 200, first=2))
 def test_equals_brute_force(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     instance = draw_instance(number)
     answer, found = compare(instance, number)
@@ -140,7 +140,7 @@ def test_other_orders_of_microbatches_are_no_better(microbatches: int, stages: i
     for plan in some_plans(problem, space, stages=stages, microbatches=microbatches, generator=Random(stages), count=count):
         best: dict[bool, float] = {True: float("inf"), False: float("inf")}
         orders = every_order(microbatches, stages)
-        for rows in orders if len(orders) <= 500 else [*Random(7).sample(orders, many(100, 300)), *(r for r in orders if r in by_number)]:
+        for rows in orders if len(orders) <= 500 else [*Random(7).sample(orders, many(40, 300)), *(r for r in orders if r in by_number)]:
             try:
                 step = simulate_plan(problem, with_order(plan, rows, microbatches)).step_time_s
             except StrategyError:

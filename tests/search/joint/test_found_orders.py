@@ -57,7 +57,7 @@ def random_plan(generator: random.Random, shaped: object, pipeline: PipelineShap
     return plan_of_cut(shaped, pipeline, tuple(cut))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", seeds(3, 40))
+@pytest.mark.parametrize("seed", seeds(1, 40))
 def test_bounds_hold_for_found_orders(seed: int, record_property: Callable[[str, object], None]) -> None:
     """Work alone, labels and shapes never exceed the simulation of a member with an order found for it, and none needs more than fits."""
     generator = random.Random(seed)
@@ -133,7 +133,7 @@ def test_never_worse_than_named_orders(seed: int) -> None:
         assert max(m.reserved for m in again.memory) <= capacity
 
 
-@pytest.mark.parametrize("seed", seeds(3, 60, first=1))
+@pytest.mark.parametrize("seed", seeds(1, 60, first=1))
 def test_no_named_order_of_the_cut_is_faster(seed: int, record_property: Callable[[str, object], None]) -> None:
     """The answer's cut under any named order that fits takes no less than the answer."""
     case = pipelined_case(seed)
@@ -203,7 +203,7 @@ def test_recompute_and_order_together_beat_every_uniform_recompute() -> None:
     assert recomputed_in_order(problem, shaped, uniform(0, 0), capacity=2**40, effort=EFFORT) is None
 
 
-@pytest.mark.parametrize("seed", seeds(6, 60))
+@pytest.mark.parametrize("seed", seeds(3, 60))
 def test_what_an_option_says_is_what_the_plan_takes(seed: int) -> None:
     """The seconds and bytes that the search of orders weighs for a recompute are those of the plan that has it."""
     generator = random.Random(seed)
@@ -229,7 +229,7 @@ def test_what_an_option_says_is_what_the_plan_takes(seed: int) -> None:
     assert compared or not pipelines
 
 
-@pytest.mark.parametrize("seed", seeds(4, 40))
+@pytest.mark.parametrize("seed", seeds(2, 40))
 def test_room_is_the_inverse_of_what_is_reserved(seed: int) -> None:
     """Activations of exactly the room fit, and a little more does not."""
     generator = random.Random(seed)

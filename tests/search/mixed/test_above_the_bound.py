@@ -196,7 +196,7 @@ def told(found: Simulated) -> str:
     return "{} of pipelines, {} of grids".format(*some)
 
 
-@pytest.mark.parametrize("number", [0, 5])
+@pytest.mark.parametrize("number", [0, pytest.param(5, marks=pytest.mark.proof)])
 def test_members_of_the_declared_space_simulate_above_the_bound(number: int) -> None:
     found = simulated(number, each=30)
     assert len(found.pipelines) >= 5

@@ -140,7 +140,7 @@ def test_without_pipelines_and_zero1_lanes_of_both_kinds_shard_each_for_itself()
     assert all(holds(market, dual) for closed in part_of(found.certificate).closed for dual in closed.duals)
 
 
-@pytest.mark.parametrize("number", seeds(2, 40))
+@pytest.mark.parametrize("number", seeds(1, 40))
 def test_with_a_node_more_lanes_that_shard_are_no_slower_and_no_bound_is_higher(number: int) -> None:
     generator = random_of(f"grown lanes {number}")
     problem = tiny(
@@ -157,7 +157,7 @@ def test_with_a_node_more_lanes_that_shard_are_no_slower_and_no_bound_is_higher(
     assert after.certificate.lower_bound_s <= before.certificate.lower_bound_s * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("number", seeds(2, 40))
+@pytest.mark.parametrize("number", seeds(1, 40))
 def test_answers_to_models_with_experts_are_as_fast_as_the_best_of_every_plan(number: int) -> None:
     generator = random_of(f"every plan {number}")
     cluster = generator.choice(("a100-sxm-40gb:2+v100-sxm-16gb:1", "a100-sxm-40gb:1+v100-sxm-16gb:2", "h100-sxm:2+a100-sxm-80gb:2"))

@@ -185,9 +185,10 @@ class CellStructure:
             return ()
 
         def split(cell: Cell) -> tuple[object, object]:
-            others = {d: w for d, w in cut_dims(cell, operator).items() if d is not dim}
-            tokens = (cell.way(Dim.BATCH), () if dim is Dim.SEQUENCE else cell.way(Dim.SEQUENCE), tuple(others.items()))
-            return tokens, cell.way(Dim.SEQUENCE) if dim is Dim.SEQUENCE else cut_dims(cell, operator).get(dim, ())
+            cuts = cut_dims(cell, operator)
+            batch, sequence, part = cell.way(Dim.BATCH), cell.way(Dim.SEQUENCE), cuts.pop(dim, ())
+            along = dim is Dim.SEQUENCE
+            return (batch, () if along else sequence, tuple(cuts.items())), sequence if along else part
 
         same, own = split(mine)
         copies: dict[object, list[int]] = {}

@@ -166,7 +166,7 @@ def _least_of(own: Problem, blocks: Blocks, sums: LaneSums, row: int, among: tup
     columns = [np.ascontiguousarray(one[:, some]) for one in (*moved, sync.apart, *sums.copies, sync.regathered.astype(np.float64))]
     plain = np.stack([one[:, row] for one in (blocks.forward, blocks.backward, blocks.selective, blocks.full)])
     found = np.full((4, len(blocks.forward)), np.inf)
-    slowdown = np.ascontiguousarray(sums.slowdown[some])
+    slowdown = np.array(sums.slowdown[some])
     _fill(found, plain, np.stack(columns), slowdown, zero, runtime.reduce_every_microbatch, float(runtime.reuse_elements))
     return found
 

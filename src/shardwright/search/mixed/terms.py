@@ -139,13 +139,14 @@ class Ground:
         sharers = self._sharers(frame, rows)
         redone = self.redone(sharers)
         update = _updates(self.problem, table, sharers)
+        # Kernels are compiled for each layout of arrays that they are called with: one.
         return Terms(
-            seconds=table.seconds,
+            seconds=np.ascontiguousarray(table.seconds),
             extra=np.maximum.accumulate(redone.seconds, axis=3),
             whole=redone.whole,
             send=self.send,
-            gather=gather if runtime.overlap_param_gather else 0.0 * gather,
-            reduce=reduce,
+            gather=np.ascontiguousarray(gather if runtime.overlap_param_gather else 0.0 * gather),
+            reduce=np.ascontiguousarray(reduce),
             update=update if runtime.overlap_param_gather else update + gather,
             layers=table.layers,
             blocks=parts_of(self.problem.model).sum(axis=1),
