@@ -100,18 +100,14 @@ class Case:
         return log, served.preempted.tolist()
 
 
-def living(state: State, rank: int, slot: int) -> list[list[int]]:
-    """Entries of an iteration that begins, but those of requests that lost their blocks when it was planned."""
-    entries = state.batch[rank, slot, : state.batch_size[rank, slot]].tolist()
-    return [entry for entry in entries if entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED]]
-
-
 def watched(requests: Requests, case: Case) -> tuple[Log, Served]:
     """A simulation of requests on the case's worker whose iterations take a second a stage, and what runs at each second."""
     log: Log = []
 
     def watch(now: float, state: State, rank: int, slot: int) -> None:
-        log.extend((int(now), entry[ENTRY], entry[TOKENS]) for entry in living(state, rank, slot))
+        entries = state.batch[rank, slot, : state.batch_size[rank, slot]].tolist()
+        assert all(entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED] for entry in entries), "who is planned lost its blocks"
+        log.extend((int(now), entry[ENTRY], entry[TOKENS]) for entry in entries)
 
     served = serve_unfolded(
         requests,
@@ -202,25 +198,12 @@ def test_the_log_of_iterations_is_the_simulators_and_blocks_never_run_out(name: 
     assert bool(preempted) == (POLICIES[name].admission is not Admission.WHOLE), "the traffic puts no pressure on the cache"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="in flight, a token of a request is planned and its blocks are taken for a prompt in the same iteration: 3 of 200 runs",
-)
-def test_no_policy_takes_the_blocks_of_who_is_planned_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    dead: list[int] = []
-    original = Scheduled._entries
-
-    def counted_entries(self: Scheduled, rank: int, slot: int) -> tuple[tuple[int, Part], ...]:
-        found = original(self, rank, slot)
-        dead.append(int(self.state.batch_size[rank, slot]) - len(found))
-        return found
-
-    monkeypatch.setattr(Scheduled, "_entries", counted_entries)
-    random = Random("logs of in flight, all that runs")
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_policy_takes_the_blocks_of_who_is_planned_already(name: str) -> None:
+    random, preempted = Random(f"logs of {name}"), 0
     for _ in range(200):
-        case = case_of("in flight, all that runs", random)
-        run(case.on(counted(case)))
-    assert sum(dead) == 0
+        preempted += sum(case_of(name, random).simulated()[1])
+    assert bool(preempted) == (POLICIES[name].admission is not Admission.WHOLE)
 
 
 @pytest.mark.parametrize(

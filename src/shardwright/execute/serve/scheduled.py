@@ -23,7 +23,6 @@ from shardwright.serving.policy.state import (
     DONE,
     ENTRY,
     GUESSES,
-    LIFE,
     ONLY_ANSWERS,
     OUTPUTS,
     PREEMPTED,
@@ -60,17 +59,12 @@ class _Planned:
     """An iteration that waits for its turn, or is under way.
 
     Args:
-        slot: of the state. entries: of each rank, (number in the slot, part). evicted: (rank, request) of who lost blocks for it.
+        slot: of the state. ranks: parts of each, in the order of the slot. evicted: (rank, request) of who lost blocks for it.
     """
 
     slot: int
-    entries: tuple[tuple[tuple[int, Part], ...], ...]
+    ranks: tuple[tuple[Part, ...], ...]
     evicted: tuple[tuple[int, int], ...]
-
-    @property
-    def ranks(self) -> tuple[tuple[Part, ...], ...]:
-        """Parts of each rank."""
-        return tuple(tuple(part for _, part in entries) for entries in self.entries)
 
 
 @dataclass(slots=True)
@@ -124,9 +118,9 @@ class Scheduled:
         done: list[int] = []
         while self.under_way and self.under_way[0][0] <= now:
             _, planned = self.under_way.popleft()
-            for rank, entries in enumerate(planned.entries):
+            for rank, parts in enumerate(planned.ranks):
                 before = len(done)
-                for entry, part in entries:
+                for entry, part in enumerate(parts):
                     if give(self.state, rank, planned.slot, entry, 1) and self.state.requests[part.request, STATUS] == DONE:
                         done.append(part.request)
                 if len(done) > before:
@@ -175,16 +169,11 @@ class Scheduled:
             self.slots.append(slot)
             return None
         evicted, self.lost = tuple((self.rank_of[request], request) for request in self.lost), []
-        return _Planned(slot=slot, entries=tuple(self._entries(rank, slot) for rank in ranks), evicted=evicted)
+        return _Planned(slot=slot, ranks=tuple(self._parts(rank, slot) for rank in ranks), evicted=evicted)
 
-    def _entries(self, rank: int, slot: int) -> tuple[tuple[int, Part], ...]:
-        """Of what was planned; but those of requests that lost their blocks to one behind them in the same iteration: nothing is left there
-        that could be computed, and they get nothing.
-        """
+    def _parts(self, rank: int, slot: int) -> tuple[Part, ...]:
         entries = self.state.batch[rank, slot, : self.state.batch_size[rank, slot]].tolist()
-        parts = (Part(request=entry[ENTRY], tokens=entry[TOKENS], past=entry[BEFORE]) for entry in entries)
-        lives = (entry[LIFE] == self.state.requests[entry[ENTRY], PREEMPTED] for entry in entries)
-        return tuple((number, part) for number, (part, alive) in enumerate(zip(parts, lives, strict=True)) if alive)
+        return tuple(Part(request=entry[ENTRY], tokens=entry[TOKENS], past=entry[BEFORE]) for entry in entries)
 
     def _run(self, now: int, planned: _Planned) -> None:
         for rank, request in planned.evicted:

@@ -2,7 +2,8 @@
 
 Capacity: with GUARANTEED_NO_EVICT (`Admission.WHOLE`) a request is admitted if the blocks of its prompt and of its longest answer are free
 beside those that running requests may still need, so nobody is ever evicted. With MAX_UTILIZATION a request needs the blocks of its next
-step, and where one that runs finds none the last one that was started is paused: it waits in front and computes its tokens anew.
+step; where those who run need more than there are, those who were started last are paused, one after the other, before the micro batch is
+chosen: they wait in front and compute their tokens anew.
 
 Micro batch: a token (and the guesses) of each running request, then prompts in their order up to the token budget: whole ones, or with
 chunks as much of each as the budget leaves, down to a multiple of a block where it is cut.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from shardwright.compiled import inner
 from shardwright.serving.policy.blocks import blocks_of, cached_tokens, done_tokens, hold, revived_blocks
-from shardwright.serving.policy.entries import hold_or_preempt, known_tokens, lacking, run, schedule, start, wanted_tokens
+from shardwright.serving.policy.entries import known_tokens, lacking, preempt_last, run, schedule, start, wanted_tokens
 from shardwright.serving.policy.queue import first_waiting
 from shardwright.serving.policy.state import (
     ADMISSION,
@@ -67,34 +68,55 @@ def cut(state: State, new: int, budget: int) -> int:
 
 
 @inner
-def run_in_flight(state: State, rank: int) -> int:
-    """The running requests' part: those that decode, then prompts that go on. What is left of the budget, -1 where one was paused."""
-    budget = state.settings[TOKEN_BUDGET]
-    paused = False
-    for prompts in range(2):
-        at = 0
-        while at < state.ranks[rank, NUM_RUNNING]:
+def next_part(state: State, request: int, prompts: bool, budget: int) -> int:
+    """Tokens of a running request's part where those that decode have their turn, or `prompts` that go on; 0 = it is not its turn, NONE =
+    the budget does not hold it, and nobody's behind it.
+    """
+    new = lacking(state, request)
+    decodes = new > 0 and new == 1 + state.settings[GUESSES] and state.requests[request, COMPUTED] >= state.requests[request, INPUTS]
+    if new == 0 or decodes == prompts:
+        return 0
+    if prompts:
+        new = cut(state, new, budget)
+        return new if new > 0 else NONE
+    return new if new <= budget else NONE
+
+
+@inner
+def next_blocks(state: State, rank: int) -> int:
+    """Blocks that the running requests' parts need beyond those that they hold."""
+    budget, need = state.settings[TOKEN_BUDGET], 0
+    for turn in range(2):
+        for at in range(state.ranks[rank, NUM_RUNNING]):
             request = state.running[rank, at]
-            at += 1
-            new = lacking(state, request)
-            decodes = (
-                new > 0 and new == 1 + state.settings[GUESSES] and state.requests[request, COMPUTED] >= state.requests[request, INPUTS]
-            )
-            if new == 0 or decodes == (prompts == 1):
-                continue
-            if prompts == 1:
-                new = cut(state, new, budget)
-            elif new > budget:
+            new = next_part(state, request, turn == 1, budget)
+            if new == NONE:
+                return need
+            if new > 0:
+                need += max(0, blocks_of(state, state.requests[request, COMPUTED] + new) - state.requests[request, HELD])
+                budget -= new
+    return need
+
+
+@inner
+def run_in_flight(state: State, rank: int) -> int:
+    """The running requests' part: those that decode, then prompts that go on. What is left of the budget, -1 where somebody was paused."""
+    paused = False
+    while next_blocks(state, rank) > state.ranks[rank, FREE]:
+        preempt_last(state, rank)
+        paused = True
+    budget = state.settings[TOKEN_BUDGET]
+    for turn in range(2):
+        for at in range(state.ranks[rank, NUM_RUNNING]):
+            request = state.running[rank, at]
+            new = next_part(state, request, turn == 1, budget)
+            if new == NONE:
                 return -1 if paused else 0
-            if new == 0:
-                return -1 if paused else 0
-            preempted = hold_or_preempt(state, rank, request, state.requests[request, COMPUTED] + new)
-            paused = paused or preempted != 0
-            if preempted < 0:
-                break
-            schedule(state, rank, request, new)
-            promise(state, rank, request)
-            budget -= new
+            if new > 0:
+                hold(state, rank, request, state.requests[request, COMPUTED] + new)
+                schedule(state, rank, request, new)
+                promise(state, rank, request)
+                budget -= new
     return -1 if paused else int(budget)
 
 
