@@ -295,6 +295,12 @@ PLANS: dict[str, Small] = {
     "lanes of experts shard": Small(
         body=_apart("b4; experts = b2 e2", "embed+2+head on 4", "b2"), devices=6, batch=20, whole=SPARSE, zero=EVERYWHERE
     ),
+    "lanes hold experts once": Small(
+        body=_apart("b4; experts = e4", "embed+2+head on 4", "b2; experts = e2"), devices=6, batch=20, whole=SPARSE, zero=EVERYWHERE
+    ),
+    "lanes of one replica": Small(
+        body=_apart("t2; stream = s2", "embed+1, 1+head on 2, 4", "t2; stream = s2"), devices=6, batch=20, zero=EVERYWHERE
+    ),
     "a lane of unequal duplicates shards": Small(
         body=_apart("b[2:1]{x2, .+2}", "embed+2+head on 3", "b2"), devices=5, batch=20, zero=EVERYWHERE
     ),

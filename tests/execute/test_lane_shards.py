@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import lru_cache
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def alone(small: Small) -> list[tuple[float, float]]:
 
 
 def test_some_plans_have_lanes_of_their_own() -> None:
-    assert len(NAMES) >= 7
+    assert len(NAMES) >= 9
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,6 +78,26 @@ def test_new_values_come_once(name: str) -> None:
         for record in records:
             (low, high), (a, b) = (one.piece(record.device, bucket.elements, 1) for one in (sharers.party(record.device), sharers))
             assert record.received == high - low - max(min(high, b) - max(low, a), 0)
+
+
+@pytest.mark.parametrize("name", ["lanes of one replica", "lanes hold experts once"])
+def test_what_no_lane_shards_is_summed_once_and_gathered_once(name: str) -> None:
+    """Whatever the lanes' stage: of it no microbatch reduces anything and no use gathers anything, and new values come from all holders."""
+    small = PLANS[name]
+    known, trace = small.known(), Trace()
+    train(small.members(known), known, [small.batches(0)], trace=trace)
+    found = Counter((*r.key[:2], r.device) for r in trace.records if isinstance(r.key, tuple) and len(r.key) == 2)
+    apart = [bucket for bucket in known.buckets if not bucket.in_parties]
+    sums = []
+    for bucket in apart:
+        uses, owners, new, scattered = (
+            {found[what, bucket.number, d] for d in bucket.devices} for what in ("use", "owners", "new", "scatter")
+        )
+        assert (uses, owners, new) == ({0}, {0}, {1})
+        sums.append(scattered)
+    # Norms that tensor parallel devices copy are summed over all holders at once.
+    assert {1} in sums
+    assert all(scattered in ({0}, {1}) for scattered in sums)
 
 
 @pytest.mark.parametrize("in_formats", [False, True])

@@ -105,6 +105,59 @@ def test_a_lane_alone_is_as_if_nobody_named_it() -> None:
     assert one.memory == other.memory
 
 
+PIPES = """plan pipes devices 8
+{zero}lane fast samples 48 in 6
+  stages embed+16, 16+head on 0, 2
+    all = t2
+    recompute 0-: full
+lane slow samples 16 in 4
+  stages embed+16, 16+head on 4, 6
+    all = t2
+    recompute 0-: full
+order 1f1b(fast)
+order 1f1b(slow)
+"""
+
+
+@pytest.mark.parametrize("runtime", ["torchtitan-0.2", "megatron-core", "deepspeed-0.16"])
+@pytest.mark.parametrize("zero", ["zero all: all/all/1 lanes=fast,slow\n", BOTH, THREE])
+def test_lanes_of_one_replica_shard_nothing_and_step_as_with_zero1(zero: str, runtime: str) -> None:
+    """Each holds its parameters once: gradients are summed over the lanes once a step, and new values gathered behind the update."""
+    cluster = "h100-sxm:4+a100-sxm-80gb:4"
+    own = problem_of(Request(model="llama-3.1-8b", cluster=cluster, seq_len=4096, global_batch=64, runtime=runtime))
+    once, lanes = (simulate_plan(own, parse_plan(PIPES.format(zero=one))) for one in (ONE, zero))
+    assert lanes.step_time_s == once.step_time_s
+    assert lanes.memory == once.memory
+    assert plan_traffic(own, lanes) == plan_traffic(own, once)
+
+
+def test_experts_that_a_lane_holds_once_are_summed_once_a_step_and_gathered_behind_the_update() -> None:
+    """All else of the lanes is sharded; actions of a lane take what they do on a cluster of its own, where nobody else has its experts."""
+    model, more = (
+        "mixtral-8x7b",
+        "lane fast samples 48 in 6\n  stages embed+32+head on 0\n    all = b8\n    experts = e8\n    recompute 0-: full\n",
+    )
+    both = (
+        f"{more}{more.replace('fast samples 48 in 6', 'slow samples 32 in 4').replace('on 0', 'on 8')}order 1f1b(fast)\norder 1f1b(slow)\n"
+    )
+    own, alone = (
+        problem_of(Request(model=model, cluster=cluster, seq_len=4096, global_batch=batch))
+        for cluster, batch in (("h100-sxm:8+a100-sxm-80gb:8", 80), ("h100-sxm:8", 48))
+    )
+    beside = simulate_plan(own, parse_plan(f"plan two devices 16\n{BOTH}{both}"))
+    one = simulate_plan(alone, parse_plan(f"plan one devices 8\nzero all: all/all/all\n{more}order 1f1b(fast)\n"))
+    here, there = (done.costs.families[0, 0, 0].slices[0] for done in (beside, one))
+    for name in ("forward_s", "backward_s"):
+        assert getattr(here, name) == pytest.approx(getattr(there, name), rel=1e-12)
+    routed = 32 * 3 * 4096 * 14336
+    wire, stored = 4, 2
+    sent = [sum(one.sent) for one in plan_traffic(own, beside)[0] if one.part == "sharding" and one.group == (0, 8)]
+    assert sum(sent) == pytest.approx((wire + stored) * routed / 2, rel=1e-12)
+    # As long as with ZeRO-1, whose experts' sums and gathers these are.
+    plain = simulate_plan(own, parse_plan(f"plan two devices 16\n{ONE}{both}")).costs.families[0, 0, 0].slices[0]
+    assert (here.gather_s + here.after_s).sum() > 0.3 * (plain.gather_s + plain.after_s).sum()
+
+
 def test_the_runtime_is_asked_lane_by_lane() -> None:
     """ZeRO-3 of a lane of one stage is legal beside a pipeline, of a pipeline it is not."""
     plans = {zero: parse_plan(TWO.format(zero=zero, **CUTS["a pipeline"])) for zero in (THREE, BOTH, "zero all: all/all/all\n")}

@@ -59,7 +59,7 @@ class SyncTable:
         tied_all_reduce, tied_reduce: (n,) the same of all weights that other stages use too, which are summed last; the sums above leave
             them out.
         to_owners, from_owners: of a general plan's device whose parties sum for themselves, once a step: pieces of gradients to the owners
-            of optimizer states, and new values from them.
+            of optimizer states, and new values from them; sums and gathers of what no party shards too.
         shard, expert_shard: members that share one copy of the states, shape (n,).
         dense, experts, spread: local trainable elements (see `parameters.ELEMENTS`). frozen: without gradient; frozen_dense,
             frozen_experts: of them those that `shard` and `expert_shard` members have one copy of.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from math import prod
 
 import numpy as np
@@ -19,7 +20,7 @@ from shardwright.cost.communication import move_seconds
 from shardwright.cost.device_blocks import WIDTHS, block_on_device, parts_along, product_class
 from shardwright.cost.device_buffers import communicator_bytes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
-from shardwright.cost.gradient_sums import group_shares, sync_of
+from shardwright.cost.gradient_sums import group_shares, stage_of, sync_of
 from shardwright.cost.kept import is_on_host
 from shardwright.cost.logits import logits_bytes
 from shardwright.cost.mesh_table import MeshTable
@@ -155,7 +156,6 @@ def _compose(
         coupled |= {d + stage.base for d in joined}
     length = cut[-1] if cut is not None else own.job.sequence_length
     layers = _layer_table(own, stage, device, here, tables, buffers, length=length)
-    meshes = _mesh_table(own, problem, stage, device, here, rules=rules, shape=shape)
     counts = np.array([[p.segment.count for p in here]], dtype=np.int64)
     layout = ChunkLayout(
         contents=(tuple((i, p.segment.count) for i, p in enumerate(here)),),
@@ -178,7 +178,9 @@ def _compose(
         modes[0, i, recompute_mode(part.segment.keeps)] = part.segment.count
     strongest = max((recompute_mode(p.segment.keeps) for p in here), default=0)
     rule = rules.lanes[stage.lane]
-    choices = Choices(zero=rule.zero, offload=rule.offload, modes=modes, mode=strongest)
+    zero = stage_of(chain.from_iterable(p.held for p in here), device=device, rules=rules, zero=rule.zero)
+    meshes = _mesh_table(own, problem, stage, device, here, rules=rules, shape=shape, zero=zero)
+    choices = Choices(zero=zero, offload=rule.offload, modes=modes, mode=strongest)
     return compose(own, choices, Priced(layers=layers, layer_row=0, meshes=meshes, mesh_row=0, layout=layout))
 
 
@@ -249,7 +251,7 @@ def _logits(own: Problem, stage: StageParts, device: int, segment: Segment, *, l
 
 
 def _mesh_table(
-    own: Problem, problem: Problem, stage: StageParts, device: int, here: list[_Segment], *, rules: ShardRules, shape: Shape
+    own: Problem, problem: Problem, stage: StageParts, device: int, here: list[_Segment], *, rules: ShardRules, shape: Shape, zero: int
 ) -> MeshTable:
     sync = sync_of(
         problem,
@@ -257,7 +259,7 @@ def _mesh_table(
         device=device,
         segments=tuple(part.segment for part in here),
         rules=rules,
-        zero=rules.lanes[stage.lane].zero,
+        zero=zero,
     )
     groups = held_groups([part.held for part in here])
     group = groups[0] if groups else ()

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import chain, repeat
+from itertools import chain, compress, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,6 +121,18 @@ def is_gathered(party: Party, *, zero: int) -> bool:
     return zero == 3 and party.parameter > 1
 
 
+def is_summed_last(sharing: Sharing, device: int, *, zero: int) -> bool:
+    """Gradients wait for the step's end, though the device's others are reduced in each microbatch."""
+    return sharing.stage(device, zero) < 2 <= zero
+
+
+def stage_of(held: Iterable[HeldParameters], *, device: int, rules: ShardRules, zero: int) -> int:
+    """The ZeRO stage as which a device steps: its lane's `zero`, or the highest as which it moves anything, where a plan has parties."""
+    if not rules.devices:
+        return zero
+    return max((rules.sharing(h.klass, h.near).stage(device, zero) for h in held), default=zero)
+
+
 def sync_of(
     problem: Problem, held: list[tuple[HeldParameters, ...]], *, device: int, segments: tuple[Segment, ...], rules: ShardRules, zero: int
 ) -> SyncTable:
@@ -130,26 +142,41 @@ def sync_of(
     one parameter do so at the same time, each in its own communicator (PyTorch runs those on streams of their own): they take as long as
     the slowest, or as all together do on the links of the device itself. Of several parties each sums and gathers among itself what its
     devices hold, parts that are summed in unlike groups in one go, and sends pieces to the owners of optimizer states, group by group.
+    What several lanes hold and none shards is summed once a step, and gathered behind the update, whatever the stage of all else.
 
     Args:
         device: that holds them. segments: whose layers they are of. Parameters of some layers (the others are shared with other
-            stages) are spread over all. zero: stage of the device's lane.
+            stages) are spread over all. zero: see `stage_of`.
     """
     blocks, layers = len(held), tuple(segment.count for segment in segments)
     held, beyond = in_buckets(held, layers=layers)
     seconds = {name: np.zeros((blocks, 1)) for name in SYNCS}
     tied = {"all_reduce": np.zeros(1), "reduce": np.zeros(1)}
-    trained = [_moved((h for h in items if h.trainable), device=device, rules=rules, level=1) for items in held]
+    owners = {name: np.zeros((blocks, 1)) for name in OWNERS}
+
+    def reduced(items: Iterable[HeldParameters]) -> _Moved:
+        return _moved((h for h in items if h.trainable), device=device, rules=rules, level=1)
+
+    trained = [reduced(items) for items in held]
     for b, (items, segment) in enumerate(zip(held, segments, strict=True)):
-        sums, late = _seconds(problem, device, trained[b], partial(_summed, problem, segment.block, trained), count=segment.count)
+        price = partial(_seconds, problem, device, price=partial(_summed, problem, segment.block, trained), count=segment.count)
+        sharing = [rules.sharing(h.klass, h.near) for h in items]
+        last = [is_summed_last(one, device, zero=zero) for one in sharing]
+        whole = [is_last or (zero == 3 and one.party(device).parameter == 1) for is_last, one in zip(last, sharing, strict=True)]
+        sums, late = price(reduced(h for h, is_last in zip(items, last, strict=True) if not is_last))
         for name in tied:
             tied[name] += late[name] * segment.count
+        if any(last):
+            summed, late = price(reduced(compress(items, last)))
+            tied["reduce"] += late["reduce"] * segment.count
+            owners["to_owners"][b] += summed["reduce"]
+        if any(whole):
+            owners["from_owners"][b] += price(reduced(compress(items, whole)))[0]["gather"]
         for turn in range(len(PASSES) if zero == 3 else 0):
             gathered = _moved((h for h in items if h.backward or not turn), device=device, rules=rules, level=3)
             sums |= _seconds(problem, device, gathered, partial(_fetched, problem, segment.block, turn), count=segment.count)[0]
         for name, spent in sums.items():
             seconds[name][b] += spent
-    owners = {name: np.zeros((blocks, 1)) for name in OWNERS}
     for b, items in enumerate(held):
         exchanged, late_s = _exchanged(problem, items, rules=rules, count=layers[b])
         tied["reduce"] += late_s * layers[b]
@@ -204,7 +231,8 @@ def _counts(
             counts[name][b, 0] += elements
             counts[f"narrow_{name}"][b, 0] += elements * h.narrow
             own[f"own_{name}"][b, 0] += elements / party.parameter
-        shards[kind] = max(shards[kind], party.reduced if h.trainable else party.parameter)
+        last = is_summed_last(rules.sharing(h.klass, h.near), device, zero=zero)
+        shards[kind] = max(shards[kind], 1 if last else party.reduced if h.trainable else party.parameter)
     return counts | own | {"shard": np.array(shards[:1], dtype=np.int64), "expert_shard": np.array(shards[1:], dtype=np.int64)}
 
 

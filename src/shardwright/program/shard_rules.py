@@ -56,11 +56,13 @@ class Sharing:
     Args:
         devices: that share optimizer states, sorted. optimizer: of them, those that share one copy. parties: disjoint, all devices
             together; of several, each sums what its own microbatches gave, and sends the pieces to the owners of the optimizer states.
+        meets: parties of the plan that hold them: one is left of several where none shards gradients or parameters of these.
     """
 
     devices: tuple[int, ...]
     optimizer: int
     parties: tuple[Party, ...]
+    meets: int = 1
 
     def party(self, device: int) -> Party:
         """The party of a device: of a duplicate that sums nothing, that of its lane."""
@@ -76,6 +78,19 @@ class Sharing:
             return group, self.devices
         own = self.party(device).devices
         return own, own
+
+    def stage(self, device: int, zero: int) -> int:
+        """The ZeRO stage as which a device moves these elements: of several parties, which meet once a step, the highest state counts that
+        its own shares.
+
+        Args:
+            zero: of the device's lane.
+        """
+        if self.meets == 1:
+            return zero
+        party = self.party(device)
+        shared = (self.optimizer, party.gradient, party.parameter)
+        return min(zero, max((level for level, degree in enumerate(shared, start=1) if degree > 1), default=0))
 
     def is_apart(self, device: int) -> bool:
         """Optimizer states of a device are of elements outside its shard of the parameters."""
@@ -190,4 +205,4 @@ def _sharing(rules: ShardRules, klass: ParameterClass, near: tuple[int, ...]) ->
         parties.append(Party(devices=own, reduced=reduced, gradient=gradient, parameter=parameter, lanes=lane))
     if all(party.gradient == party.parameter == 1 for party in parties):
         parties = [Party(devices=near, reduced=optimizer, gradient=1, parameter=1)]
-    return Sharing(devices=near, optimizer=optimizer, parties=tuple(parties))
+    return Sharing(devices=near, optimizer=optimizer, parties=tuple(parties), meets=len(met))

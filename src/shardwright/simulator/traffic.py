@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Final
+from itertools import chain
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from shardwright.cost.communication import dispatch_bytes, rows_volume, wire_byt
 from shardwright.cost.device_blocks import local_sizes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
 from shardwright.cost.family_costs import recompute_mode
-from shardwright.cost.gradient_sums import in_buckets, is_gathered, sharing_groups
+from shardwright.cost.gradient_sums import in_buckets, is_gathered, is_summed_last, sharing_groups, stage_of
 from shardwright.cost.owner_exchange import owner_volumes
 from shardwright.cost.parts import MODES, PART_OF_AXIS, PARTS
 from shardwright.cost.redone import moved_again
@@ -164,44 +165,57 @@ _Together = tuple[tuple[int, ...], tuple[int, ...], int]
 """Group, those of it that share states, and how many of these have one copy."""
 
 
+class _Moved(NamedTuple):
+    """What is reduced together, as `_Together`; last: once a step whatever the lane's stage; whole: gathered behind the update."""
+
+    group: tuple[int, ...]
+    near: tuple[int, ...]
+    shard: int
+    last: bool
+    whole: bool
+
+
 def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameters, ...]], *, rules: ShardRules, runs: _Runs) -> None:
     """Sums of gradients and gathers of parameters, as often as the ZeRO stage has them."""
-    runtime, job, rule = sums.own.runtime, sums.own.job, rules.lanes[stage.lane]
+    runtime, job = sums.own.runtime, sums.own.job
     wire, stored, narrow = gradient_bytes(job, runtime), job.parameter.bits // 8, gathered_bytes(job, runtime)
     layers = tuple(segment.count for segment in stage.segments)
     forward = sum(n for (lane, chunk, _, kind), n in runs.items() if (lane, chunk, kind) == (stage.lane, stage.chunk, int(TaskKind.F)))
     backward = sum(n for (lane, chunk, _, kind), n in runs.items() if (lane, chunk) == (stage.lane, stage.chunk) and kind in _BACKWARDS)
-    reduced = backward if rule.zero >= 2 and runtime.reduce_every_microbatch else 1
+    zero = stage_of(chain.from_iterable(held), device=sums.device, rules=rules, zero=rules.lanes[stage.lane].zero)
+    reduced = backward if zero >= 2 and runtime.reduce_every_microbatch else 1
     bucketed, beyond = in_buckets(held, layers=layers)
 
     def is_cut(h: HeldParameters) -> bool:
-        return is_gathered(rules.party(h.klass, h.near, sums.device), zero=rule.zero)
+        return is_gathered(rules.party(h.klass, h.near, sums.device), zero=zero)
 
     for items, segment in zip(bucketed, stage.segments, strict=True):
         count = segment.count
-        together: Counter[_Together] = Counter()
-        returned: Counter[_Together] = Counter()
+        together: Counter[_Moved] = Counter()
+        returned: Counter[_Moved] = Counter()
         for h in (h for h in items if h.trainable and len(h.group) > 1):
             sharing = rules.sharing(h.klass, h.near)
             party = sharing.party(sums.device)
-            key = *sharing.among(sums.device, h.group), party.reduced
+            last = is_summed_last(sharing, sums.device, zero=zero)
+            key = _Moved(*sharing.among(sums.device, h.group), party.reduced, last, whole=zero < 3 or party.parameter == 1)
             if len(sharing.parties) > 1:
                 _to_owners(sums, h, sharing, wire=wire, stored=stored)
             together[key] += h.elements * h.layers
             returned[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
-        for (group, near, shard), elements in together.items():
+        for key, elements in together.items():
+            group, near, shard, last, whole = key
             inner, across = sharing_groups(group, near, shard)
-            times = count * (1 if near != group else reduced)
+            times = count * (1 if near != group or last else reduced)
             each = elements / count
-            if rule.zero == 0:
+            if zero == 0:
                 sums.collective(SHARDING, Collective.ALL_REDUCE, group, volume=each * wire, times=times)
                 continue
             sums.collective(SHARDING, Collective.REDUCE_SCATTER, inner, volume=each * wire, times=times)
             sums.collective(SHARDING, Collective.ALL_REDUCE, across, volume=each * wire / shard, times=times)
-            if rule.zero < 3 and runtime.zero1_broadcasts:
+            if whole and runtime.zero1_broadcasts:
                 sums.collective(SHARDING, Collective.BROADCAST, inner, volume=each * stored / shard, times=count * shard)
-            elif rule.zero < 3:
-                sums.collective(SHARDING, Collective.ALL_GATHER, inner, volume=returned[group, near, shard] / count, times=count)
+            elif whole:
+                sums.collective(SHARDING, Collective.ALL_GATHER, inner, volume=returned[key] / count, times=count)
         again = 1.0
         if recompute_mode(segment.keeps) == MODES.index("full"):
             local = sum(h.elements * h.layers for h in items if h.backward and is_cut(h)) / count
@@ -210,8 +224,8 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
             fetched: Counter[_Together] = Counter()
             for h in (h for h in passes if is_cut(h)):
                 sharing = rules.sharing(h.klass, h.near)
-                key = *sharing.among(sums.device, h.group), sharing.party(sums.device).parameter
-                fetched[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
+                who = *sharing.among(sums.device, h.group), sharing.party(sums.device).parameter
+                fetched[who] += int(h.elements * h.layers * (narrow if h.narrow else stored))
             for (group, near, shard), volume in fetched.items():
                 inner = sharing_groups(group, near, shard)[0]
                 sums.collective(SHARDING, Collective.ALL_GATHER, inner, volume=volume / count, times=count * often)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.recompute import ROLES
-from shardwright.search.mixed.terms import Ground, Terms
+from shardwright.search.mixed.terms import Ground, Terms, layers_that_fit
 from shardwright.search.mixed.values import best_cut, most_above
 from shardwright.simulator.simulate import simulate_plan
 from tests.search.mixed.members import KINDS, RUNTIMES, SHARDING, batch_of, drawn_plan, mixed_problem, shape_of, with_batch
@@ -59,10 +59,11 @@ def drawn_terms(generator: random.Random, *, layers: int, blocking: bool) -> Ter
     """Two rows with random seconds, without sums and updates."""
     seconds = np.array([[[generator.uniform(0.1, 2) for _ in range(2)] for _ in range(3)] for _ in range(2)])
     send = np.array([[[generator.choice((0.0, generator.uniform(0, 1))) for _ in range(2)] for _ in range(2)] for _ in range(2)])
-    none = np.zeros((2, 3))
+    none, extra = np.zeros((2, 3)), np.zeros((2, ROLES, layers, layers + 1))
     return Terms(
         seconds=seconds,
-        extra=np.zeros((2, ROLES, layers, layers + 1)),
+        extra=extra,
+        fits=layers_that_fit(extra),
         whole=np.zeros(0),
         send=send,
         gather=none,
@@ -110,6 +111,32 @@ def test_no_cut_ends_before_a_limit_by_which_the_inequalities_leave_fewer_microb
     work = layers * terms.seconds[:, 0].sum(axis=1).min() * m / p
     none = most_above(terms, _Pair(p1, p2), upper=np.array([m]), which=np.array([0]), least=np.array([0]), limit=0.99 * work / 2)  # type: ignore[arg-type]
     assert none[0] < m
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_microbatches_that_memory_leaves_are_those_of_every_cut(seed: int) -> None:
+    """Whatever the time: stages that stand nearer to the front keep more microbatches, so they have room for fewer layers."""
+    generator = random.Random(seed)
+    layers, most = generator.randint(2, 8), generator.randint(1, 9)
+    p1 = generator.randint(1, min(layers, 4))
+    p2 = generator.randint(0, min(layers - p1, 4))
+    p, rows = p1 + p2, [0] * p1 + [1] * p2
+    room = np.sort(np.array([generator.randint(0, 3) for _ in range(2 * ROLES * layers)]).reshape(2, ROLES, layers))[..., ::-1]
+    room[generator.randint(0, 1)] += layers // 2
+    extra = np.where(np.arange(layers + 1) > room[..., None], np.inf, 0.0)
+    terms = drawn_terms(generator, layers=layers, blocking=False)._replace(extra=extra, fits=layers_that_fit(extra))
+
+    def holds(m: int) -> bool:
+        role = [(i == 0) + 2 * (i == p - 1) for i in range(p)]
+        flight = [min(m, p - i) for i in range(p)]
+        return any(
+            all(n <= room[rows[i], role[i], flight[i] - 1] for i, n in enumerate(b - a for a, b in pairwise((0, *cuts, layers))))
+            for cuts in combinations(range(1, layers), p - 1)
+        )
+
+    expected = max((m for m in range(1, most + 1) if holds(m)), default=0)
+    found = most_above(terms, _Pair(p1, p2), upper=np.array([most]), which=np.array([0]), least=np.array([0]), limit=1e9)  # type: ignore[arg-type]
+    assert found[0] == expected
 
 
 def check_members(

@@ -30,6 +30,7 @@ class Terms(NamedTuple):
     stages.
 
     seconds: (r, p, 2). extra: (s, roles, f, n) seconds that recompute adds to a backward so that the stage fits; inf = it does not.
+    fits: (s, roles, f) layers with which it does, at most (`layers_that_fit`).
     whole: (r less s,) the same of the only stage of a pipeline. send: (s, s, 2). gather, reduce, update: (r, p) seconds of one of each
     part. layers: units of them in the model. blocks: (p,) of one of each part. blocking: sends hold up their sender. gathers_first:
     parameters are gathered at the step's start. reduces_last: gradients wait for the last backward.
@@ -37,6 +38,7 @@ class Terms(NamedTuple):
 
     seconds: FloatArray
     extra: FloatArray
+    fits: IntArray
     whole: FloatArray
     send: FloatArray
     gather: FloatArray
@@ -139,10 +141,12 @@ class Ground:
         sharers = self._sharers(frame, rows)
         redone = self.redone(sharers)
         update = _updates(self.problem, table, sharers)
+        extra = np.maximum.accumulate(redone.seconds, axis=3)
         # Kernels are compiled for each layout of arrays that they are called with: one.
         return Terms(
             seconds=np.ascontiguousarray(table.seconds),
-            extra=np.maximum.accumulate(redone.seconds, axis=3),
+            extra=extra,
+            fits=layers_that_fit(extra),
             whole=redone.whole,
             send=self.send,
             gather=np.ascontiguousarray(gather if runtime.overlap_param_gather else 0.0 * gather),
@@ -154,6 +158,11 @@ class Ground:
             gathers_first=runtime.overlap_param_gather,
             reduces_last=not runtime.overlap_grad_reduce,
         )
+
+
+def layers_that_fit(extra: FloatArray) -> IntArray:
+    """(s, roles, f) layers of a stage at most, from what recompute adds to its backward: `Terms.extra`."""
+    return np.asarray(np.isfinite(extra[..., 1:]).sum(axis=-1))
 
 
 def _most_replicas(problem: Problem, table: StageTable) -> int:

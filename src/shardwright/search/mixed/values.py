@@ -116,6 +116,8 @@ def _cut(terms: Terms, one: int, other: int, p1: int, p2: int, n1: int, m: int, 
             # No more than fill the limit with their own work alone.
             each = s[row, 0, 0] + s[row, 0, 1]
             n = min(n, int((limit - hd - tl) / (m * each)) + 1)
+        if row < len(terms.fits):
+            n = min(n, terms.fits[row, role, min(m, p - i) - 1])
         at = _Place(i, p, m, hd, tl, way, sf, sb, close, least)
         while n >= 1 and not _stage_holds(terms, row, role, n, at, limit):
             n -= 1
@@ -131,17 +133,42 @@ def _cut(terms: Terms, one: int, other: int, p1: int, p2: int, n1: int, m: int, 
 
 
 @inner
+def _run_holds(terms: Terms, row: int, first: int, stages: int, p: int, m: int, limit: float) -> int:
+    """Layers that a run holds at most, by the memory and the own work of each of its stages; 0 = some stage holds none.
+
+    Args:
+        first: number of its first stage, of p.
+    """
+    each = terms.seconds[row, 0, 0] + terms.seconds[row, 0, 1]
+    by_work = int(limit / (m * each)) + 1
+    total = 0
+    for i in range(first, first + stages):
+        role = (1 if i == 0 else 0) + (2 if i == p - 1 else 0)
+        holds = min(terms.fits[row, role, min(m, p - i) - 1], by_work)
+        if holds < 1:
+            return 0
+        total += holds
+    return total
+
+
+@inner
 def _possible(terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limit: float, sizes: IntArray) -> int:
     """Layers of the first run of some cut under which m microbatches end by the limit; 0 = there is none."""
     layers = terms.layers
     if p2 == 0:
-        return layers if p1 <= layers and _cut(terms, one, other, p1, p2, layers, m, limit, sizes) else 0
+        if p1 > layers or (p1 > 1 and _run_holds(terms, one, 0, p1, p1, m, limit) < layers):
+            return 0
+        return layers if _cut(terms, one, other, p1, p2, layers, m, limit, sizes) else 0
     q = 1.0 - 1.0 / m
     s = terms.seconds
     each, other_each = s[one, 0, 0] + s[one, 0, 1], s[other, 0, 0] + s[other, 0, 1]
     # All layers of a run take at least their own work: `most` of the first one, and what the second one holds.
     most = min(int(limit * (1.0 - q**p1) / each) + 1, layers - p2)
     least = max(layers - int(limit * (1.0 - q**p2) / other_each) - 1, p1)
+    first, second = _run_holds(terms, one, 0, p1, p1 + p2, m, limit), _run_holds(terms, other, p1, p2, p1 + p2, m, limit)
+    if first == 0 or second == 0:
+        return 0
+    most, least = min(most, first), max(least, layers - second)
     for n1 in range(most, least - 1, -1):
         if _cut(terms, one, other, p1, p2, n1, m, limit, sizes):
             return n1
