@@ -20,21 +20,21 @@ class ServingConstants:
     `DECLARED_SERVING` has meaning, owner and prior of each.
     """
 
-    replayed_launch_s: float = 2.0e-6
-    host_launch_s: float = SHIPPED.host_launch
-    compiled_launch_s: float = 10e-6
-    host_piece_s: float = 80e-6
-    host_iteration_s: float = 1.5e-3
-    host_sequence_s: float = 5e-6
-    request_s: float = 10e-3
-    products_hopper: float = 1.0
-    products_blackwell: float = 1.0
-    experts_hopper: float = 1.0
-    experts_blackwell: float = 1.0
-    answers_hopper: float = 1.0
-    answers_blackwell: float = 1.0
-    sums: float = 1.0
-    prompts: float = 1.0
+    replayed_launch_s: float = 5.5819e-06
+    host_launch_s: float = 4.877e-05
+    compiled_launch_s: float = 3.9193e-05
+    host_piece_s: float = 0.00015759
+    host_iteration_s: float = 0.00089099
+    host_sequence_s: float = 5.8153e-06
+    request_s: float = 0.021282
+    products_hopper: float = 0.95117
+    products_blackwell: float = 0.96712
+    experts_hopper: float = 0.96936
+    experts_blackwell: float = 0.84537
+    answers_hopper: float = 1.1745
+    answers_blackwell: float = 0.99341
+    sums: float = 1.4992
+    prompts: float = 1.0505
 
     def in_place(self, kernels: str, accelerator: str) -> float:
         """Seconds of `kernels` (products, experts, answers, sums, prompts) in a running engine over those alone, on an accelerator of the
