@@ -19,11 +19,12 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.search.certificate import Certificate
 from shardwright.search.engine.serial import Serial
 from shardwright.search.frames import Frame, MixedPart
+from shardwright.search.mixed import composing
 from shardwright.search.mixed.alone import AloneSearch, pool_alone
-from shardwright.search.mixed.bench import Bench
+from shardwright.search.mixed.bench import Bench, Stock
 from shardwright.search.mixed.bound import Closing, covers, holds, seconds_of, step_of
 from shardwright.search.mixed.choices import Choices
-from shardwright.search.mixed.composing import first_limit, whole_frame
+from shardwright.search.mixed.composing import Look, Seen, first_limit, looked, whole_frame
 from shardwright.search.mixed.find import MixedAnswer, find_mixed
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedLane, MixedPlan, frame_of, general_plan
@@ -199,6 +200,22 @@ def test_the_prices_of_every_frame_hold_and_cheaper_ones_do_not(answer: tuple[Pr
         # Five times as late all of them together do the batch.
         late = replace(closed.duals[0], limit_s=5 * found.step_time_s)
         assert not holds(market, late)
+
+
+def test_where_nothing_fits_no_frame_waits_for_ever_later_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory closes every frame at the latest limit as at the first."""
+    looks = []
+
+    def counted(stock: Stock, look: Look) -> Seen:
+        looks.append(look.frame)
+        return looked(stock, look)
+
+    monkeypatch.setattr(composing, "looked", counted)
+    problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:2", seed=616412, batch=8, kind="in turns", runtime="torchtitan-0.2")
+    with pytest.raises(InfeasibleError, match="no plan fits in memory"):
+        find_mixed(problem, engine=Serial())
+    assert looks
+    assert len(looks) == len(set(looks))
 
 
 def test_frames_that_stay_open_are_lowered_to_the_last_limit_that_closes_all() -> None:

@@ -45,7 +45,8 @@ class Look:
 
     Args:
         market: its place on the bench, with some options. turn: of the frame. step: share of the limit by which the next is later where
-            prices close this one. left: limits at which compositions are looked for. values: what is known of its shapes.
+            prices close this one. left: limits at which compositions are looked for. values: what is known of its shapes. latest_s: a limit
+            at which the frame is given up if prices close it there too; 0 = none.
     """
 
     market: int
@@ -56,6 +57,7 @@ class Look:
     step: float
     left: int
     values: Values
+    latest_s: float = 0.0
 
     @property
     def rank(self) -> tuple[float, int]:
@@ -64,10 +66,11 @@ class Look:
 
 
 class Seen(NamedTuple):
-    """What is known of a frame's shapes by a limit, and its compositions cut; None = prices close it."""
+    """What is known of a frame's shapes by a limit, and its compositions cut; None = prices close it. shut: at the latest limit too."""
 
     values: Values
     found: list[tuple[Lanes, MixedCandidate | None]] | None
+    shut: bool = False
 
 
 def looked(stock: Stock, look: Look) -> Seen:
@@ -75,7 +78,8 @@ def looked(stock: Stock, look: Look) -> Seen:
     market = stock.markets[look.market]
     dual, values = market.priced(look.frame, look.limit_s, start=look.values)
     if dual.samples < market.batch:
-        return Seen(values, None)
+        shut = look.latest_s > 0 and market.priced(look.frame, look.latest_s)[0].samples < market.batch
+        return Seen(values, None, shut=shut)
     pools = market.ground.table.pools
     dual, values = market.priced(look.frame, look.limit_s, start=values, thorough=True)
     lanes, node = max(LANES, len(pools)), max(pool.node for pool in pools)
@@ -118,7 +122,9 @@ class Composing:
     def take(self, standing: Standing, look: Look, seen: Seen) -> None:
         """Let compositions wait for their simulation, and the frame for another limit."""
         self.under_way -= 1
-        known = replace(look, values=seen.values)
+        known = replace(look, values=seen.values, latest_s=0.0)
+        if seen.shut:
+            return
         if seen.found is None:
             self._wait(replace(known, limit_s=look.limit_s * (1 + look.step), step=min(2 * look.step, COARSEST)))
             return
@@ -143,7 +149,9 @@ def composing_of(standing: Standing, bench: Bench, markets: Sequence[tuple[Optio
         for frame in whole_frames(market)
     ]
     firsts = bench.map(_first_of, [first for _, first in asked])
-    return [_begun(bench, options, first, *found) for (options, first), found in zip(asked, firsts, strict=True)]
+    # Where no plan is known that a limit could be too late for, frames that memory closes would wait for one later limit after another.
+    latest_s = most if standing.best is None else 0.0
+    return [_begun(bench, options, first, *found, latest_s=latest_s) for (options, first), found in zip(asked, firsts, strict=True)]
 
 
 def look_at_limits(standing: Standing, bench: Bench, composing: Sequence[Composing], *, most: int) -> None:
@@ -179,11 +187,21 @@ def _first_of(stock: Stock, asked: First) -> tuple[float, Values | None]:
     return first_limit(market, asked.frame, most=asked.most)
 
 
-def _begun(bench: Bench, options: Options, asked: First, limit_s: float, values: Values | None) -> Composing:
+def _begun(bench: Bench, options: Options, asked: First, limit_s: float, values: Values | None, *, latest_s: float) -> Composing:
     market, waiting = bench.stock.markets[asked.market], []
     for turn, frame in enumerate(composed_frames(asked.frame) if values is not None else []):
         assert values is not None
-        look = Look(market=asked.market, options=options, turn=turn, frame=frame, limit_s=limit_s, step=RISE, left=LEVELS, values=values)
+        look = Look(
+            market=asked.market,
+            options=options,
+            turn=turn,
+            frame=frame,
+            limit_s=limit_s,
+            step=RISE,
+            left=LEVELS,
+            values=values,
+            latest_s=latest_s,
+        )
         waiting.append((look.rank, look))
     share = OTHERS if asked.frame.sharded and not first_frames(market.ground)[0].sharded else 1
     return Composing(market=market, options=options, waiting=waiting, share=share)
