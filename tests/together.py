@@ -27,7 +27,7 @@ FORKED = (
 PUBLISHED = ("papers/test_accuracy.py", "papers/test_published_memory.py", "papers/test_published_steps.py", "validation/test_remarks.py")
 """Files that judge the same predictions (tests/validation/published.py)."""
 SERVING = "serving/"
-"""Folder whose tests need the loop of a deployment, which takes longest to compile: one worker does, and the other finds it in the cache."""
+"""Folder whose tests need the loop of a deployment: it takes longest to compile, and the other worker finds it in the cache."""
 SOURCES = ("test_compiled.py", "test_functions_reached.py", "test_names.py", "test_reached.py")
 """Files that read the package's sources (tests/sources.py)."""
 
