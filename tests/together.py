@@ -26,6 +26,8 @@ FORKED = (
 """Tests whose ranks are forked from one server (tests/execute/started.py), which takes seconds to import what they need."""
 PUBLISHED = ("papers/test_accuracy.py", "papers/test_published_memory.py", "papers/test_published_steps.py", "validation/test_remarks.py")
 """Files that judge the same predictions (tests/validation/published.py)."""
+SERVING = "serving/"
+"""Folder whose tests need the loop of a deployment: it takes longest to compile, and the other worker finds it in the cache."""
 SOURCES = ("test_compiled.py", "test_functions_reached.py", "test_names.py", "test_reached.py")
 """Files that read the package's sources (tests/sources.py)."""
 
@@ -37,6 +39,8 @@ def group_of(node: str) -> str:
         return "forked"
     if path in PUBLISHED:
         return "published"
+    if path.startswith(SERVING):
+        return "serving"
     if path in SOURCES:
         return "sources"
     if path == "execute/test_counts.py" and (plan := re.search(r"TestCounts.*(\[.*\])", node)):

@@ -39,7 +39,7 @@ def test_llama_405b_reads_prints_and_is_legal() -> None:
     assert parse_grid("tp8 pp16 vpp8 dp128 mbs1 zero1").schedule == "interleaved-1f1b"
 
 
-@examples(25, 500)
+@examples(40, 500)
 @given(grid=grids())
 def test_grid_text_round_trips(grid: Grid) -> None:
     text = print_grid(grid)
@@ -78,7 +78,7 @@ def test_grid_text_errors(text: str, part: str) -> None:
         parse_grid(text)
 
 
-@examples(25, 500)
+@examples(40, 500)
 @given(text=st.text(max_size=60) | st.text(alphabet="tpcedzro0123456789=-: %fulsh", max_size=60))
 @example("tp" + "9" * 5000)
 @example("tp²")
@@ -90,7 +90,7 @@ def test_grid_parser_lets_only_strategy_errors_escape(text: str) -> None:
     assert parse_grid(print_grid(grid)) == grid
 
 
-@examples(25, 500)
+@examples(40, 500)
 @given(grid=grids())
 def test_a_degree_is_written_one_way_or_the_other(grid: Grid) -> None:
     words = print_grid(grid).split()
@@ -133,7 +133,7 @@ def test_changes_of_a_grid(change: str, expected: dict[str, object]) -> None:
     assert changed_grid(base, change) == replace(base, **expected)  # type: ignore[arg-type]
 
 
-@examples(25, 500)
+@examples(40, 500)
 @given(grid=grids(), other=grids())
 def test_a_printed_grid_is_a_whole_strategy(grid: Grid, other: Grid) -> None:
     assert changed_grid(grid, print_grid(other)) == other
@@ -195,7 +195,7 @@ def test_listed_layers_in_a_plan() -> None:
         assert plan_of(found, model=model, global_batch=batch) == plan
 
 
-@examples(25, 500)
+@examples(40, 500)
 @given(layers=st.integers(0, 200), pp=st.integers(1, 20), vpp=st.integers(1, 8), first=st.integers(0, 12), last=st.integers(0, 12))
 def test_chunks_hold_all_layers(layers: int, pp: int, vpp: int, first: int, last: int) -> None:
     try:
@@ -267,7 +267,7 @@ def test_facts_of_models() -> None:
     assert num_layers(expert_model(predictors=0)) == num_layers(SPARSE)
 
 
-@examples(40, 1500)
+@examples(120, 1500)
 @given(grid=small_grids(), sparse=st.booleans())
 def test_canonical_is_a_fixed_point_and_keeps_the_plan(grid: Grid, sparse: bool) -> None:
     model = SPARSE if sparse else DENSE
@@ -279,7 +279,7 @@ def test_canonical_is_a_fixed_point_and_keeps_the_plan(grid: Grid, sparse: bool)
     assert plan_of(once, model=model, global_batch=BATCH) == plan_of(grid, model=model, global_batch=BATCH)
 
 
-@examples(30, 1000)
+@examples(80, 1000)
 @given(
     one=small_grids(),
     changes=st.sampled_from(
@@ -312,7 +312,7 @@ def test_equal_plans_have_one_representative(one: Grid, changes: dict[str, objec
     assert (plans[0] == plans[1]) == (canonical(one, facts=facts) == canonical(other, facts=facts))
 
 
-@examples(25, 400)
+@examples(30, 400)
 @given(grid=small_grids(), sparse=st.booleans())
 def test_legal_grids_make_valid_plans_that_print_as_grids(grid: Grid, sparse: bool) -> None:
     model = SPARSE if sparse else DENSE
@@ -328,7 +328,7 @@ def test_legal_grids_make_valid_plans_that_print_as_grids(grid: Grid, sparse: bo
     assert len({id(stage.placements) for stage in plan.lanes[0].stages}) == 1
 
 
-@examples(25, 500)
+@examples(40, 500)
 @given(grid=small_grids())
 def test_trees_cover_exactly_their_stage(grid: Grid) -> None:
     assume(legal(grid, model=SPARSE, global_batch=BATCH))
