@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.compiled import compiling
 from shardwright.runtime.engines.engine import Batching
 from shardwright.serving.disaggregation import Split
 from shardwright.serving.fleet import Fleet
@@ -86,7 +87,8 @@ def _once(
 def _all(requests: Requests, table: StepTable, fleet: Fleet) -> tuple[FloatArray, FloatArray, Served]:
     """First and last tokens' seconds, on the clock of the arrivals."""
     simulation = begun(requests, table, fleet)
-    go_on(simulation, until=np.inf)
+    with compiling():
+        go_on(simulation, until=np.inf)
     return simulation.run.first.copy(), simulation.run.last.copy(), finished(simulation)
 
 

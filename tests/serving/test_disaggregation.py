@@ -150,3 +150,16 @@ def test_a_closed_loop_goes_round_both_pools() -> None:
     # The k-th to be done brings the k-th behind the first eight.
     np.testing.assert_allclose(served.arrival_s[8:], np.sort(served.last_s)[:72] + 0.001, rtol=1e-12)
     assert np.all(served.last_s >= served.first_s)
+
+
+def test_who_brings_his_cache_needs_no_part_of_a_chunk() -> None:
+    """A decode worker of SGLang whose chunk is smaller than a block still lets everybody in, all that came at once."""
+    requests = draw(
+        ServingJob(arrivals=ClosedLoop(concurrency=8, requests=40), lengths=lengths((100, 200), (5, 9)), seed=1), block_tokens=64
+    )
+    own = scheduler(Batching.PREFILL_FIRST, block_tokens=64, token_budget=4096, knows_ends=True)
+    fleets = (Fleet(scheduler=own), Fleet(scheduler=replace(own, token_budget=16)))
+    split = serve_split(requests, (constant(0.01), constant(0.002)), fleets, FREE)
+    assert np.all(split.served.last_s > split.served.first_s)
+    # The first eight prompts end together, and each answer's further tokens take an iteration each from then on.
+    np.testing.assert_allclose(split.served.last_s[:8], 0.01 + 0.002 * (requests.outputs[:8] - 1))

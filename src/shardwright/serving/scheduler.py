@@ -109,20 +109,19 @@ ADMISSIONS = (Admission.CHUNK, Admission.PROMPT, Admission.WHOLE, Admission.ESTI
 
 
 def scheduler_of(engine: Engine, worker: Worker, *, blocks: int, role: Role = Role.AGGREGATED) -> Scheduler:
-    """Of each rank of `worker`, with `blocks` blocks of cache that can be used; `engine` as it is on the device.
+    """Of each rank of `worker`, with `blocks` blocks of cache that can be used; `engine` as it is on the worker, where its budget and its
+    sequences are those of one rank (`on_worker`).
 
-    An engine whose budget is that of all ranks together divides it. Blocks are taken ahead for guesses where they have a cache of their
-    own (vLLM: num_lookahead_tokens).
+    Blocks are taken ahead for guesses where they have a cache of their own (vLLM: num_lookahead_tokens).
     """
-    ranks = worker.dpa if engine.shared_budget else 1
     return Scheduler(
         batching=engine.batching,
         admission=engine.admission,
         eviction=engine.eviction,
         estimate=engine.estimate,
         knows_ends=engine.knows_ends,
-        token_budget=worker.chunk or max(1, engine.token_budget // ranks),
-        max_sequences=worker.sequences or max(1, engine.max_sequences // ranks),
+        token_budget=engine.token_budget,
+        max_sequences=engine.max_sequences,
         prompt_tokens=engine.prompt_tokens,
         block_tokens=engine.block_tokens,
         blocks=blocks,

@@ -10,10 +10,13 @@ prompts) are sent back behind all that wait, and the share is set anew. Once nob
 request has left and a decode iteration was planned since. Where ends are known (`KNOWS_ENDS`: answers ignore the end and the cache of
 prefixes is off) the free tokens at each coming end are followed instead.
 
-Source: SGLang, python/sglang/srt/managers/schedule_policy.py (`PrefillAdder`), scheduler.py (`get_next_batch_to_run`,
-`get_new_batch_prefill`, `update_running_batch`), schedule_batch.py (`check_decode_mem`, `retract_decode`). Left out: orders other than
-first come, priorities, the prefill delayer, sliding windows' own budget, a batch's finished members that run once more with the overlapped
-scheduler.
+A worker for answers alone lets in whoever brings the cache of his prompt while there are sequences and blocks: chunks are of prompts that
+it computes, which are those of requests that were sent back (left out: that their cache comes back from the host's memory instead).
+
+Source: SGLang, python/sglang/srt/disaggregation/decode.py (`get_new_prebuilt_batch`), python/sglang/srt/managers/schedule_policy.py
+(`PrefillAdder`), scheduler.py (`get_next_batch_to_run`, `get_new_batch_prefill`, `update_running_batch`), schedule_batch.py
+(`check_decode_mem`, `retract_decode`). Left out: orders other than first come, priorities, the prefill delayer, sliding windows' own
+budget, a batch's finished members that run once more with the overlapped scheduler.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ from shardwright.serving.policy.state import (
     NUM_RUNNING,
     ONLY_ANSWERS,
     PLACED,
+    PREEMPTED,
     PROMPT_TOKENS,
     SHARE_FALL,
     SHARE_FIRST,
@@ -141,10 +145,12 @@ def add_prompts(state: State, rank: int, expected: float) -> int:
         # What came from elsewhere takes blocks, though no time.
         room = left + done - cached
         verdict = fits(state, rank, request, room, total, now)
-        if verdict == _CONTINUE and state.settings[PROMPT_TOKENS] > 0 and count > 0 and paged(state, left) >= inputs:
+        # Who brings the cache of his prompt has no part in a chunk.
+        brings = state.settings[ONLY_ANSWERS] and state.requests[request, PREEMPTED] == 0
+        if not brings and verdict == _CONTINUE and state.settings[PROMPT_TOKENS] > 0 and count > 0 and paged(state, left) >= inputs:
             verdict = _OTHER
         new = left
-        if state.settings[CHUNKED_PREFILL] and paged(state, left) > chunk:
+        if not brings and state.settings[CHUNKED_PREFILL] and paged(state, left) > chunk:
             new = chunk // block * block
             if new <= 0 and verdict == _CONTINUE:
                 verdict = _OTHER
@@ -165,10 +171,12 @@ def add_prompts(state: State, rank: int, expected: float) -> int:
         taken = paged(state, new + done - cached) + block + revived
         total -= taken + answer
         now -= taken
-        inputs, chunk = inputs - paged(state, new), chunk - paged(state, new)
         if total <= 0 or now <= 0:
             state.ranks[rank, FULL] = 1
             break
+        if brings:
+            continue
+        inputs, chunk = inputs - paged(state, new), chunk - paged(state, new)
         if (state.settings[PROMPT_TOKENS] > 0 and inputs <= 0) or (state.settings[CHUNKED_PREFILL] and chunk <= 0):
             break
     return count
