@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import allocation_free, compiling, inner
+from shardwright.compiled import allocation_free, by_reference, compiling, inner
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.policy.folded import end_member, ending, plan_folded
 from shardwright.serving.policy.guesses import tokens_given
@@ -45,6 +45,7 @@ NOW, BUSY, QUEUED, THINK, NUM_CLOCKS = range(5)
 UNDER_WAY, OLDEST, PLANNED, BLOCKED, NUM_FREE, NUM_WORKER_COLUMNS = range(6)
 
 
+@by_reference
 class Run(NamedTuple):
     """Times of a run.
 
