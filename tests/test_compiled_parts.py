@@ -56,7 +56,7 @@ def twice(held):
 
 held = Held(np.zeros(5, np.int64), np.arange(10.0).reshape(5, 2), np.arange(5, dtype=np.int64))
 answer = twice(held), twice(held)
-(part,) = square.overloads.values()
+part, *_ = square.overloads.values()
 code = part.library._final_module.get_function(part.fndesc.mangled_name)
 print((answer, held.counts.tolist(), len(optimized), len(list(code.arguments)), [total(held), total(held._replace(numbers=held.counts))]))
 """
