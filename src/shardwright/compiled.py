@@ -146,7 +146,8 @@ def inner(function: _F) -> _F:
     """
     if _numba is None:
         return function
-    result: _F = _numba.njit(**_SETTINGS, no_cpython_wrapper=True, _nrt=False, pipeline_class=_parts.PartCompiler)(function)
+    part = _numba.njit(**_SETTINGS, no_cpython_wrapper=True, _nrt=False, pipeline_class=_parts.PartCompiler)(function)
+    result: _F = _parts.of_any_number(part)
     return result
 
 

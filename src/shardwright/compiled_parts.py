@@ -12,6 +12,7 @@ from typing import Any
 from llvmlite.binding import Linkage
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.types import unliteral
 
 
 class _Library(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
@@ -75,3 +76,12 @@ class WholeCompiler(Compiler):  # type: ignore[misc]
         if library is None:
             whole.enable_object_caching()
         super().__init__(typing, target, whole, *rest, **options)
+
+
+def of_any_number(function: Any) -> Any:
+    """A compiled function that is compiled once for all integers, where numba compiles it anew for each that a call names."""
+    template = function.get_call_template
+    function.get_call_template = lambda args, named: template(
+        tuple(unliteral(arg) for arg in args), {name: unliteral(arg) for name, arg in named.items()}
+    )
+    return function
