@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite.binding import Linkage
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
-from numba.core.types import unliteral
+from numba.core.types.misc import unliteral
 
 
 class _Library(JITCodeLibrary):  # type: ignore[misc]  # numba has no types

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -20,6 +20,17 @@ SEEDS = range(60)
 def test_folded_is_unfolded(seed: int) -> None:
     requests, table, fleet = random_run(seed)
     folded, unfolded = serve(requests, table, fleet), serve_unfolded(requests, table, fleet)
+    for field in fields(Served):
+        one, other = getattr(folded, field.name), getattr(unfolded, field.name)
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15, err_msg=field.name)
+
+
+@pytest.mark.parametrize(("seed", "workers"), [(seed, workers) for workers in (4, 5, 13) for seed in range(workers, workers + 8)])
+def test_many_workers(seed: int, workers: int) -> None:
+    """The next event is that of the first of the workers that are the soonest, however many there are."""
+    requests, table, fleet = random_run(seed)
+    many = replace(fleet, workers=workers)
+    folded, unfolded = serve(requests, table, many), serve_unfolded(requests, table, many)
     for field in fields(Served):
         one, other = getattr(folded, field.name), getattr(unfolded, field.name)
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15, err_msg=field.name)
