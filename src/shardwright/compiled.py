@@ -16,11 +16,19 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_C = TypeVar("_C", bound=type)
 
 kept = True
 """Machine code is kept for the next process. False where no folder for it can be written, so that every process compiles its own."""
 _SETTINGS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _numba: Any = import_module("numba") if find_spec("numba") is not None else None
+KNOWN = ("0.68",)
+"""Releases of numba whose way of putting code together `compiled_parts` and `compiled_references` change. With another one functions are
+compiled as numba does by itself: the same results, three times as slowly compiled and run.
+"""
+_is_known = _numba is not None and _numba.__version__.rpartition(".")[0] in KNOWN
+_parts: Any = import_module("shardwright.compiled_parts") if _is_known else None
+_references: Any = import_module("shardwright.compiled_references") if _is_known else None
 
 
 def load() -> None:
@@ -129,12 +137,25 @@ def allocation_free(function: _F) -> _F:
     return _jitted(function, _nrt=False)
 
 
+def by_reference(named_tuple: _C) -> _C:
+    """A NamedTuple of arrays that compiled functions pass on as one number instead of hundreds (`compiled_references`)."""
+    if _references is not None:
+        _references.by_reference(named_tuple)
+    return named_tuple
+
+
 def inner(function: _F) -> _F:
     """`allocation_free`, but called by compiled ones alone, else it crashes: the door from Python is most of what a small one takes.
 
-    Its machine code is kept within theirs.
+    Its machine code is made and kept within theirs (`compiled_parts`).
     """
-    return function if _numba is None else _numba.njit(**_SETTINGS, no_cpython_wrapper=True, _nrt=False)(function)
+    if _numba is None:
+        return function
+    settings = {**_SETTINGS, "no_cpython_wrapper": True, "_nrt": False}
+    if _parts is None:
+        return _numba.njit(**settings)(function)  # type: ignore[no-any-return]
+    result: _F = _parts.of_any_number(_numba.njit(**settings, pipeline_class=_parts.PartCompiler)(function))
+    return result
 
 
 def inlined(function: _F) -> _F:
@@ -152,6 +173,8 @@ def _jitted(function: _F, **options: Any) -> _F:
     if _numba is None:
         return function
     global kept
+    if _parts is not None:
+        options["pipeline_class"] = _parts.WholeCompiler
     try:
         result: _F = _numba.njit(cache=True, **_SETTINGS, **options)(function)
     except RuntimeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -42,6 +42,17 @@ def test_who_is_brought_early_comes_before_the_first_ones_that_come_late(seed: i
     assert brought[0] < requests.arrival_s[count - 1]
     np.testing.assert_allclose(served.last_s, unfolded.last_s, rtol=1e-12)
     assert np.all(served.first_s > served.arrival_s)
+
+
+@pytest.mark.parametrize(("seed", "workers"), [(seed, workers) for workers in (4, 5, 13) for seed in range(workers, workers + 8)])
+def test_many_workers(seed: int, workers: int) -> None:
+    """The next event is that of the first of the workers that are the soonest, however many there are."""
+    requests, table, fleet = random_run(seed)
+    many = replace(fleet, workers=workers)
+    folded, unfolded = serve(requests, table, many), serve_unfolded(requests, table, many)
+    for field in fields(Served):
+        one, other = getattr(folded, field.name), getattr(unfolded, field.name)
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15, err_msg=field.name)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import allocation_free, compiling, inner
+from shardwright.compiled import allocation_free, by_reference, compiling, inner
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.policy.folded import end_member, ending, plan_folded
 from shardwright.serving.policy.guesses import tokens_given
@@ -33,6 +33,7 @@ from shardwright.serving.policy.steady import ON, SLOT_CONTEXT, SLOT_MEMBERS, St
 from shardwright.serving.requests import Requests, Served
 from shardwright.serving.router import num_of_router, route
 from shardwright.serving.seconds import NUM_COUNTS, NUM_PARTS, Columns, columns_of, iteration_seconds
+from shardwright.serving.soonest import BEGIN, END, first_worker, new_soonest, set_time, soonest_of_others
 from shardwright.serving.step_table import StepTable
 from shardwright.serving.unfolded import served_of
 
@@ -48,14 +49,15 @@ NOW, BUSY, QUEUED, THINK, UNTIL, NEXT_END, NEXT_BEGIN, NUM_CLOCKS = range(8)
 UNDER_WAY, OLDEST, PLANNED, BLOCKED, NUM_FREE, NUM_WORKER_COLUMNS = range(6)
 
 
+@by_reference
 class Run(NamedTuple):
     """Times of a run.
 
     Args:
         arrival, admitted, first, last: (n,) seconds. where: (n,) worker. ended: (n,) requests in the order of their ends. numbers, clock:
-            see above. workers: (w, NUM_WORKER_COLUMNS). begins: (w,) when the next iteration may begin. ends, slot_of: (w, slots) of
-            iterations under way, in a circle. free: (w, slots) slots. parts: (NUM_PARTS,) sums; of_rank, slowest: (NUM_PARTS,) of one
-            iteration. counts: (NUM_COUNTS,).
+            see above. workers: (w, NUM_WORKER_COLUMNS). begins: (w,) when the next iteration may begin. soonest: see `soonest`. ends,
+            slot_of: (w, slots) of iterations under way, in a circle. free: (w, slots) slots. parts: (NUM_PARTS,) sums; of_rank, slowest:
+            (NUM_PARTS,) of one iteration. counts: (NUM_COUNTS,).
     """
 
     arrival: FloatArray
@@ -68,6 +70,7 @@ class Run(NamedTuple):
     clock: FloatArray
     workers: IntArray
     begins: FloatArray
+    soonest: FloatArray
     ends: FloatArray
     slot_of: IntArray
     free: IntArray
@@ -124,6 +127,7 @@ def begun(requests: Requests, table: StepTable, fleet: Fleet) -> Simulation:
         clock=clock,
         workers=workers,
         begins=np.zeros(fleet.workers),
+        soonest=new_soonest(fleet.workers),
         ends=np.zeros((fleet.workers, slots)),
         slot_of=np.zeros((fleet.workers, slots), dtype=np.int64),
         free=np.tile(np.arange(slots, dtype=np.int64), (fleet.workers, 1)),
@@ -163,8 +167,7 @@ def run_all(state: State, steady: Steady, columns: Columns, run: Run, chances: F
     """Events as far as `go_on` says: iterations end, requests arrive, iterations begin, in this order at one instant."""
     limit = run.clock[UNTIL]
     while True:
-        ender, end, beginner, begin = next_of_workers(run)
-        comes = next_arrival(run)
+        end, begin, comes = run.soonest[END, 1], run.soonest[BEGIN, 1], next_arrival(run)
         at = min(end, begin, comes)
         if at == np.inf or at > limit or (at == limit and end > at):
             run.clock[NEXT_END], run.clock[NEXT_BEGIN] = end, begin
@@ -174,42 +177,39 @@ def run_all(state: State, steady: Steady, columns: Columns, run: Run, chances: F
             pass_time(run, comes)
             come(state, run)
             continue
-        worker = ender if end <= at else beginner
-        # Nothing else happens before this, so the worker goes on by itself until then.
-        until = min(limit, next_of_others(run, worker))
-        if end <= at:
-            pass_time(run, end)
-            end_iteration(state, steady, run, chances, worker)
-            again = run.workers[worker, UNDER_WAY] > 0 and run.ends[worker, run.workers[worker, OLDEST]] <= end
-            if again or min(until, next_arrival(run)) <= end or run.begins[worker] > end:
-                continue
-            at = end
-        pass_time(run, at)
-        begin_iteration(state, steady, columns, run, worker)
-        while run.workers[worker, UNDER_WAY] > 0 and run.numbers[STAGES] == 1:
-            end = run.ends[worker, run.workers[worker, OLDEST]]
-            if min(until, next_arrival(run)) <= end:
-                break
-            pass_time(run, end)
-            end_iteration(state, steady, run, chances, worker)
-            if next_arrival(run) <= end:
-                break
-            begin_iteration(state, steady, columns, run, worker)
+        worker = first_worker(run.soonest, END if end <= at else BEGIN)
+        proceed(state, steady, columns, run, chances, worker, at, end <= at)
+        note_times(run, worker)
 
 
 @inner
-def next_of_workers(run: Run) -> tuple[int, float, int, float]:
-    """The worker whose iteration ends first, when, and the one that may begin one first, when; the first of several."""
-    ender, end, beginner, begin = 0, np.inf, 0, np.inf
-    for worker in range(run.workers.shape[0]):
-        if run.workers[worker, UNDER_WAY] > 0:
-            at = run.ends[worker, run.workers[worker, OLDEST]]
-            if at < end:
-                ender, end = worker, at
-        at = may_begin(run, worker)
-        if at < begin:
-            beginner, begin = worker, at
-    return ender, end, beginner, begin
+def proceed(state: State, steady: Steady, columns: Columns, run: Run, chances: FloatArray, worker: int, at: float, ends: bool) -> None:
+    """A worker's oldest iteration `ends`, or its next one begins; it goes on by itself until something happens elsewhere."""
+    until = min(run.clock[UNTIL], soonest_of_others(run.soonest, worker))
+    pass_time(run, at)
+    if ends:
+        end_iteration(state, steady, run, chances, worker)
+        again = run.workers[worker, UNDER_WAY] > 0 and run.ends[worker, run.workers[worker, OLDEST]] <= at
+        if again or min(until, next_arrival(run)) <= at or run.begins[worker] > at:
+            return
+    begin_iteration(state, steady, columns, run, worker)
+    while run.workers[worker, UNDER_WAY] > 0 and run.numbers[STAGES] == 1:
+        end = run.ends[worker, run.workers[worker, OLDEST]]
+        if min(until, next_arrival(run)) <= end:
+            return
+        pass_time(run, end)
+        end_iteration(state, steady, run, chances, worker)
+        if next_arrival(run) <= end:
+            return
+        begin_iteration(state, steady, columns, run, worker)
+
+
+@inner
+def note_times(run: Run, worker: int) -> None:
+    """When the worker's oldest iteration ends and when it may begin the next one."""
+    end = run.ends[worker, run.workers[worker, OLDEST]] if run.workers[worker, UNDER_WAY] > 0 else np.inf
+    set_time(run.soonest, END, worker, end)
+    set_time(run.soonest, BEGIN, worker, may_begin(run, worker))
 
 
 @inner
@@ -220,19 +220,6 @@ def idle_workers(run: Run) -> int:
         if run.workers[worker, UNDER_WAY] == 0:
             idle += 1
     return idle
-
-
-@inner
-def next_of_others(run: Run, worker: int) -> float:
-    """When anything happens at another worker."""
-    soonest = np.inf
-    for other in range(run.workers.shape[0]):
-        if other == worker:
-            continue
-        if run.workers[other, UNDER_WAY] > 0:
-            soonest = min(soonest, run.ends[other, run.workers[other, OLDEST]])
-        soonest = min(soonest, may_begin(run, other))
-    return float(soonest)
 
 
 @inner
@@ -273,6 +260,7 @@ def come(state: State, run: Run) -> None:
     arrive(state, rank, request)
     run.numbers[QUEUE] += 1
     run.workers[worker, BLOCKED] = 0
+    note_times(run, worker)
 
 
 @inner

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import allocation_free, inner
+from shardwright.compiled import allocation_free, by_reference, inner
 from shardwright.serving.policy.state import BEFORE, DECODES, SAMPLED, TOKENS, State
 from shardwright.serving.scheduler import Scheduler
 from shardwright.serving.step_table import StepTable
@@ -24,6 +24,7 @@ HOST_SECONDS, HOST_SEQUENCE, ANSWER, OVERLAPPED, PIECEWISE, LARGEST, NUM_SCALARS
 T, S, D, K, R, PROMPTS, NUM_COUNTS = range(7)
 
 
+@by_reference
 class Columns(NamedTuple):
     """A step table at every number of tokens and of sequences that a run can have.
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.compiled import by_reference
 from shardwright.serving.requests import Requests
 from shardwright.serving.scheduler import Scheduler
 
@@ -120,6 +121,7 @@ class Status(IntEnum):
 AWAY, WAITING, RUNNING, DONE, REFUSED = (int(status) for status in Status)
 
 
+@by_reference
 class State(NamedTuple):
     """Everything that a policy sees.
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.compiled import inner
+from shardwright.compiled import by_reference, inner
 from shardwright.serving.policy.blocks import blocks_of
 from shardwright.serving.policy.entries import lacking, wanted_tokens
 from shardwright.serving.policy.in_flight import whole_blocks
@@ -51,6 +51,7 @@ ON, STEP, MEMBERS, CONTEXT, LAST_STEPS, PARTIAL, NUM_STEADY_COLUMNS = range(7)
 SLOT_STEP, SLOT_MEMBERS, SLOT_CONTEXT, NUM_SLOT_COLUMNS = range(4)
 
 
+@by_reference
 class Steady(NamedTuple):
     """Counts of each rank.
 
