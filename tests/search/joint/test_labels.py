@@ -15,7 +15,7 @@ from shardwright.search.joint.label_program import Pipeline, Splits, in_flight
 from shardwright.search.joint.solve import PRECISION, solve
 from tests.tiers import many, seeds
 
-INSTANCES = many(12, 80)
+INSTANCES = many(30, 80)
 """In a block."""
 HUGE = 1e12
 
