@@ -9,8 +9,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from llvmlite.binding import Linkage
-from numba.core.codegen import JITCodeLibrary
+from numba.core.codegen import JITCodeLibrary, ll
 from numba.core.compiler import Compiler
 from numba.core.types.misc import unliteral
 
@@ -55,7 +54,7 @@ class _Whole(_Library):
         for library in self._linking_libraries:
             if isinstance(library, _Part):
                 for function in library._final_module.functions:
-                    if not function.is_declaration and function.linkage == Linkage.external:
+                    if not function.is_declaration and function.linkage == ll.Linkage.external:
                         # It is dropped where each call of it is written out.
                         self._final_module.get_function(function.name).linkage = "linkonce_odr"
         super()._optimize_final_module()

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from shardwright.errors import DataError, InfeasibleError
-from shardwright.hardware.catalog.serving_constants import DECLARED_SERVING, PRIOR_SERVING, SERVING, ServingConstants, serving_names
+from shardwright.hardware.catalog.serving_constants import DECLARED_SERVING, SERVING, ServingConstants, serving_names
 from shardwright.validation.serving.case import Metric, ServingCase
 from shardwright.validation.serving.evaluator import ServingPrediction
 from shardwright.validation.serving.fit import LinearFit, is_fitted_to, read_slopes, slopes_of, slopes_text
 from shardwright.validation.serving.predict import predict_serving
 from tests.validation.serving_tables import FOLDER, case_of, published_cases
 
+PRIOR_SERVING = ServingConstants(**{one.name: one.prior for one in DECLARED_SERVING})
 TRUE = replace(PRIOR_SERVING, products_hopper=1.06, host_iteration_s=3e-3)
 
 

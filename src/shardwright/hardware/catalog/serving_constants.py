@@ -111,8 +111,6 @@ DECLARED_SERVING: Final = (
 )
 """Every fitted constant, as it is before any run was seen: no more than twenty."""
 
-PRIOR_SERVING: Final = ServingConstants(**{one.name: one.prior for one in DECLARED_SERVING})
-
 
 def serving_names() -> tuple[str, ...]:
     """Names of all constants, in order."""
