@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.errors import InfeasibleError
 from shardwright.job.serving import ClosedLoop, Poisson, ServingJob
-from shardwright.runtime.engines.engine import Batching
+from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.serving.disaggregation import serve_split
 from shardwright.serving.draw import draw
 from shardwright.serving.fleet import Fleet
@@ -163,3 +163,13 @@ def test_who_brings_his_cache_needs_no_part_of_a_chunk() -> None:
     assert np.all(split.served.last_s > split.served.first_s)
     # The first eight prompts end together, and each answer's further tokens take an iteration each from then on.
     np.testing.assert_allclose(split.served.last_s[:8], 0.01 + 0.002 * (requests.outputs[:8] - 1))
+
+
+def test_a_prompt_that_comes_with_its_cache_takes_none_of_the_budget() -> None:
+    """Eight requests of 1,024 tokens on a worker whose iterations have eight: one token of each."""
+    requests = draw(ServingJob(arrivals=ClosedLoop(concurrency=8, requests=24), lengths=lengths((1024, 1024), (9, 9))), block_tokens=16)
+    few = scheduler(Batching.IN_FLIGHT, token_budget=8, max_sequences=8, chunked_prefill=False, admission=Admission.WHOLE, blocks=1000)
+    before = scheduler(Batching.IN_FLIGHT, token_budget=8192, chunked_prefill=False, admission=Admission.WHOLE, blocks=1000)
+    split = serve_split(requests, (step_table(), step_table()), (Fleet(scheduler=before), Fleet(scheduler=few)), FREE)
+    assert not np.isnan(split.served.last_s).any()
+    assert np.isnan(serve(requests, step_table(), Fleet(scheduler=few)).last_s).all()

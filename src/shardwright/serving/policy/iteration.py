@@ -37,6 +37,7 @@ from shardwright.serving.policy.state import (
     NUM_RUNNING,
     OF_ESTIMATE,
     OF_WHOLE,
+    ONLY_ANSWERS,
     PLACED,
     POLLING,
     PREEMPTED,
@@ -65,7 +66,9 @@ def never_fits(state: State, request: int) -> bool:
     """Its last token but one would need more blocks than there are, even alone."""
     inputs, answer = state.requests[request, INPUTS], wanted_tokens(state, request)
     ahead = state.settings[LOOKAHEAD] + state.settings[GUESSES] if answer > 1 else 0
-    if not state.settings[CHUNKED_PREFILL] and state.settings[BATCHING] != PREFILL_FIRST and inputs > state.settings[TOKEN_BUDGET]:
+    whole = not state.settings[CHUNKED_PREFILL] and state.settings[BATCHING] != PREFILL_FIRST
+    # A prompt whose cache comes from elsewhere takes none of the budget.
+    if whole and not state.settings[ONLY_ANSWERS] and inputs > state.settings[TOKEN_BUDGET]:
         return True
     if state.settings[ADMISSION] == OF_WHOLE:
         return bool(whole_blocks(state, request) > state.settings[BLOCKS])
