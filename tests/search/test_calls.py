@@ -34,6 +34,17 @@ def test_options_and_modules_are_searched_in_a_quarter_of_a_second_of_calls(what
     assert calls(what) <= most
 
 
+@pytest.mark.proof
+@pytest.mark.xfail(
+    reason="0.61 s for DeepSeek-V3 and 0.59 for Qwen3-235B on two idle cores where sum(range(10**6)) takes 21 ms: 62,000 and 79,000 calls",
+    strict=True,
+)
+@pytest.mark.parametrize(("what", "most"), [("experts", 50_000), ("qwen", 66_000)])
+def test_searches_take_half_a_second_on_a_slow_machine(what: str, most: int) -> None:
+    """At 9.8 and 7.5 us a call, as measured there, bounds among them; on the machine of 2.4 us a call they take half of that."""
+    assert calls(what) <= most
+
+
 def test_the_first_search_of_a_process_is_at_most_so_much_work() -> None:
     """DeepSeek-V3 before anything of its problem is known: most of it lowers blocks."""
     assert calls("first") <= 1_280_000
