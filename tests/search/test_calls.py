@@ -36,12 +36,12 @@ def test_options_and_modules_are_searched_in_a_quarter_of_a_second_of_calls(what
 
 @pytest.mark.proof
 @pytest.mark.xfail(
-    reason="0.61 s for DeepSeek-V3 and 0.59 for Qwen3-235B on two idle cores where sum(range(10**6)) takes 21 ms: 62,000 and 79,000 calls",
+    reason="0.65 s for DeepSeek-V3 and 0.60 for Qwen3-235B on two idle cores where sum(range(10**6)) takes 21 ms: 62,000 and 79,000 calls",
     strict=True,
 )
-@pytest.mark.parametrize(("what", "most"), [("experts", 50_000), ("qwen", 66_000)])
+@pytest.mark.parametrize(("what", "most"), [("experts", 48_000), ("qwen", 66_000)])
 def test_searches_take_half_a_second_on_a_slow_machine(what: str, most: int) -> None:
-    """At 9.8 and 7.5 us a call, as measured there, bounds among them; on the machine of 2.4 us a call they take half of that."""
+    """At 10.5 and 7.6 us a call, as measured there, bounds among them; on the machine of 2.4 us a call they take half of that."""
     assert calls(what) <= most
 
 
