@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,14 +63,19 @@ print((answer, held.counts.tolist(), optimized, len(list(code.arguments)), [tota
 """
 
 
-def test_parts_are_optimized_within_what_python_calls(tmp_path: Path) -> None:
+def printed(text: str, folder: Path) -> Any:
+    """What a program prints that compiles everything anew."""
     pytest.importorskip("numba")
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+    program = folder / "program.py"
+    program.write_text(text)
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "kept")}
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    answer, counts, optimized, arguments, again = ast.literal_eval(done.stdout)
+    return ast.literal_eval(done.stdout)
+
+
+def test_parts_are_optimized_within_what_python_calls(tmp_path: Path) -> None:
+    answer, counts, optimized, arguments, again = printed(PROGRAM, tmp_path)
     once = sum((2 * at + 1) ** 2 + at for at in range(5))
     assert answer == (2 * once + 1, 2 * once + 1)
     assert counts == [4] * 5
@@ -94,11 +100,5 @@ print((answer, held.counts.tolist(), sorted(name for name in sys.modules if name
 
 
 def test_another_numba_compiles_as_it_does_by_itself(tmp_path: Path) -> None:
-    pytest.importorskip("numba")
-    program = tmp_path / "program.py"
-    program.write_text(UNKNOWN)
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kept")}
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
     once = sum((2 * at + 1) ** 2 + at for at in range(5))
-    assert ast.literal_eval(done.stdout) == ((2 * once + 1, 2 * once + 1), [4] * 5, ["shardwright.compiled"])
+    assert printed(UNKNOWN, tmp_path) == ((2 * once + 1, 2 * once + 1), [4] * 5, ["shardwright.compiled"])

@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiling
 from shardwright.runtime.engines.engine import Batching
-from shardwright.serving.disaggregation import Split
+from shardwright.serving.disaggregation import Split, of_both, those_of
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.link import Link
 from shardwright.serving.loop import begun, finished, go_on
@@ -53,34 +53,14 @@ def _once(
     own_first = fleets[1].scheduler.batching is Batching.MIXED
     which = np.flatnonzero(there & ((requests.outputs > 1) | own_first))
     chosen = which[np.argsort(came[which], kind="stable")]
-    some = Requests(
-        arrival_s=came[chosen],
-        inputs=requests.inputs[chosen],
-        outputs=requests.outputs[chosen],
-        concurrency=0,
-        block_offsets=np.zeros(len(chosen) + 1, dtype=np.int64),
-        blocks=np.zeros(0, dtype=np.int64),
-        block_tokens=requests.block_tokens,
-    )
+    some = replace(those_of(requests, chosen), arrival_s=came[chosen])
     answer, done, decode = _all(some, tables[1], fleets[1])
     worker, preempted = prefill.worker.copy(), prefill.preempted.copy()
     first[chosen], last[chosen], worker[chosen] = answer if own_first else came[chosen], done, decode.worker
     preempted[chosen] += decode.preempted
     start = arrival[0] if len(arrival) else 0.0
-    served = Served(
-        arrival_s=arrival - start,
-        first_s=np.where(np.isnan(last), np.nan, first) - start,
-        last_s=last - start,
-        worker=worker,
-        preempted=preempted,
-        cached=prefill.cached,
-        iterations=prefill.iterations + decode.iterations,
-        busy_s=prefill.busy_s + decode.busy_s,
-        peak_blocks=max(prefill.peak_blocks, decode.peak_blocks),
-        by_part=prefill.by_part + decode.by_part,
-        waiting_s=prefill.waiting_s,
-        queue=prefill.queue,
-    )
+    times = {"arrival": arrival - start, "first": first - start, "last": last - start}
+    served = of_both(prefill, decode, worker=worker, preempted=preempted, **times)
     return Split(served=served, prefill=prefill, decode=decode, transfer_s=transfer), np.where(np.isnan(last), arrival, last)
 
 

@@ -63,7 +63,7 @@ def serve_split(
     own_first = behind.scheduler.batching is Batching.MIXED
     refused = refusals_of(prefill)
     chosen = np.flatnonzero(~refused & ((requests.outputs > 1) | own_first))
-    decode = begun(_those(requests, chosen), tables[1], behind)
+    decode = begun(those_of(requests, chosen), tables[1], behind)
     decode.run.numbers[KNOWN] = 0
     goes_on = np.zeros(len(refused), dtype=np.bool_)
     goes_on[chosen] = True
@@ -94,7 +94,7 @@ def refusals_of(simulation: Simulation) -> BoolArray:
     return found
 
 
-def _those(requests: Requests, chosen: IntArray) -> Requests:
+def those_of(requests: Requests, chosen: IntArray) -> Requests:
     """Some of the requests, which share no prefixes and whose arrivals are not known yet."""
     return Requests(
         arrival_s=np.full(len(chosen), np.nan),
@@ -257,8 +257,16 @@ def _split(pools: _Pools, *, own_first: bool) -> Split:
     last[chosen], worker[chosen] = run.last - start, decode.worker
     first[chosen] = (run.first if own_first else pools.came[chosen]) - start
     preempted[chosen] += decode.preempted
-    served = Served(
-        arrival_s=prefill.arrival_s,
+    served = of_both(prefill, decode, arrival=prefill.arrival_s, first=first, last=last, worker=worker, preempted=preempted)
+    return Split(served=served, prefill=prefill, decode=decode, transfer_s=pools.came - pools.prefill.run.last)
+
+
+def of_both(
+    prefill: Served, decode: Served, *, arrival: FloatArray, first: FloatArray, last: FloatArray, worker: IntArray, preempted: IntArray
+) -> Served:
+    """What became of whole requests: their times, and what both pools did; none has a first token that never had its last."""
+    return Served(
+        arrival_s=arrival,
         first_s=np.where(np.isnan(last), np.nan, first),
         last_s=last,
         worker=worker,
@@ -271,4 +279,3 @@ def _split(pools: _Pools, *, own_first: bool) -> Split:
         waiting_s=prefill.waiting_s,
         queue=prefill.queue,
     )
-    return Split(served=served, prefill=prefill, decode=decode, transfer_s=pools.came - pools.prefill.run.last)
