@@ -78,6 +78,12 @@ def zoned(problem: Problem, generator: Random) -> Problem:
     return replace(problem, cluster=replace(problem.cluster, groups=groups, links=links))
 
 
+def with_one_card(problem: Problem) -> Problem:
+    """The problem with one card in each node, which its devices share."""
+    groups = tuple(replace(group, kind=replace(group.kind, nics=1)) for group in problem.cluster.groups)
+    return replace(problem, cluster=replace(problem.cluster, groups=groups))
+
+
 def _named(groups: tuple[NodeGroup, ...]) -> Cluster:
     names = (f"{group.count} x {group.kind.num_devices} {group.kind.accelerator.name}" for group in groups)
     return Cluster(expression=" + ".join(names), groups=groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
@@ -14,7 +15,7 @@ from shardwright.collectives.members import PairRates, side_of_span, span_of_dev
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
-from shardwright.hardware.graph import Units, group_ends, groups_of, levels_of, units_of, zone_rates
+from shardwright.hardware.graph import Units, at_work, group_ends, groups_of, levels_of, units_of, zone_rates
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 
@@ -45,6 +46,17 @@ def kind_problem(problem: Problem, device: int) -> Problem:
 def group_problem(problem: Problem, group: int) -> Problem:
     """The problem as if all nodes were of the kind of a node group."""
     return problem if problem.cluster.is_uniform else _of_kind(Same(problem), group)
+
+
+def working_problem(problem: Problem, devices: Sequence[int]) -> Problem:
+    """The problem on the cluster as a plan that works on these devices finds it (`hardware.graph.at_work`)."""
+    cluster = at_work(problem.cluster, devices)
+    return problem if cluster is problem.cluster else _on_cluster(Same(problem), Same(cluster))
+
+
+@lru_cache(maxsize=1024)
+def _on_cluster(problem: Same[Problem], cluster: Same[Cluster]) -> Problem:
+    return replace(problem.value, cluster=cluster.value)
 
 
 @lru_cache(maxsize=256)

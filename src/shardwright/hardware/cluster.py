@@ -40,6 +40,7 @@ class NodeKind:
         num_devices: accelerators in it. island: devices of one scale-up domain (may exceed num_devices: NVL72).
         scale_up: one device's link inside the island. nics: network cards of the node; nic: the link of one card.
         in_network_reduction: the scale-up switch can reduce (NVLink SHARP).
+        at_work: devices of a node that share its cards; 0 = all of them. What a plan leaves idle sends nothing (`graph.at_work`).
     """
 
     name: str
@@ -51,11 +52,21 @@ class NodeKind:
     nic: Link
     host: Host
     in_network_reduction: bool = False
+    at_work: int = 0
+
+    @property
+    def sharing(self) -> int:
+        """Devices that share the node's cards and links."""
+        return self.at_work or self.num_devices
 
     @property
     def network_per_device(self) -> Link:
-        """One device's share of the node's cards when all its devices send."""
-        share = self.nics / self.num_devices
+        """One device's share of the node's cards when all that share them send.
+
+        Each has as many cards as there are for a device, or its part of those that it shares with others, one at most: of 8 devices with 4
+        cards each has half a card; with 3 of them at work it has a whole one, and so it has alone.
+        """
+        share = max(self.nics / self.num_devices, min(1.0, self.nics / self.sharing))
         return replace(self.nic, bandwidth=self.nic.bandwidth * share, reverse_bandwidth=self.nic.reverse_bandwidth * share)
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, groupby, product
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.hardware.cluster import Cluster, Tier
+from shardwright.hardware.cluster import Cluster, NodeKind, Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def levels_of(cluster: Cluster, group: int) -> tuple[Tier, ...]:
 @lru_cache(maxsize=256)
 def zone_rates(cluster: Cluster) -> tuple[FloatArray, FloatArray]:
     """(groups, groups) achieved bytes/s from a device of one node group to one of another, anywhere in the cluster, while all devices of
-    its node send; and seconds of a message.
+    its node that work send; and seconds of a message.
 
     Between zones the link is a node's: its devices, and those of the node that it sends to, share it. None has more than the networks of
     both zones leave it.
@@ -127,7 +127,7 @@ def zone_rates(cluster: Cluster) -> tuple[FloatArray, FloatArray]:
         shares, waits = [own[one][1], own[other][1]], max(own[one][2], own[other][2])
         if source.zone != target.zone:
             link = links[source.zone, target.zone]
-            shares += [link.achieved / group.kind.num_devices for group in (source, target)]
+            shares += [link.achieved / group.kind.sharing for group in (source, target)]
             waits += link.latency_s
         bandwidth[one, other], latency_s[one, other] = min(shares), waits
     return bandwidth, latency_s
@@ -151,6 +151,38 @@ def counts_by_group(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]
     if len(cluster.groups) == 1:
         return (len(devices),)
     return tuple(np.bincount(groups_of(cluster, np.array(devices, dtype=np.int64)), minlength=len(cluster.groups)).tolist())
+
+
+def at_work(cluster: Cluster, devices: Sequence[int]) -> Cluster:
+    """The cluster as a plan on some devices finds it: those of a node that work share its cards and its zone's links, idle ones do not.
+
+    Nodes of one kind share as the fullest of them does, so that islands and groups stay alike. Where all devices of some node work, or have
+    a card each and no zone's link to share, it is the cluster itself.
+    """
+    kinds = tuple(dict.fromkeys(group.kind for group in cluster.groups if _shares(cluster, group.kind)))
+    if not kinds:
+        return cluster
+    fullest = dict.fromkeys(kinds, 0)
+    ends, some = group_ends(cluster), np.asarray(devices, dtype=np.int64)
+    for group, start, end in zip(cluster.groups, (0, *ends), ends, strict=False):
+        inside = some[(some >= start) & (some < end)]
+        if group.kind in fullest and len(inside):
+            most = int(np.bincount((inside - start) // group.kind.num_devices).max())
+            fullest[group.kind] = max(fullest[group.kind], most)
+    if all(most in (0, kind.sharing) for kind, most in fullest.items()):
+        return cluster
+    return _shared_by(cluster, tuple(fullest.items()))
+
+
+def _shares(cluster: Cluster, kind: NodeKind) -> bool:
+    return kind.num_devices > 1 and (kind.nics < kind.num_devices or len(cluster.zones) > 1)
+
+
+@lru_cache(maxsize=1024)
+def _shared_by(cluster: Cluster, fullest: tuple[tuple[NodeKind, int], ...]) -> Cluster:
+    """Equal questions have one answer, the same object: problems on it are kept by what it is."""
+    kinds = {kind: replace(kind, at_work=most or kind.at_work) for kind, most in fullest}
+    return replace(cluster, groups=tuple(replace(group, kind=kinds.get(group.kind, group.kind)) for group in cluster.groups))
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ from shardwright.arrays import IntArray
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.critical_path import jitter_among
 from shardwright.cost.device_blocks import apart_by_work, met_inside, network_unit
-from shardwright.cost.device_network import group_problem, plan_units
+from shardwright.cost.device_network import group_problem, plan_units, working_problem
 from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs, slice_lengths
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.overlap import with_overlap_of
@@ -206,9 +206,10 @@ def refined(
 
 def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], kinds: tuple[PlacedKind, ...]) -> StageCosts:
     """Every family of every stage, priced; stages of one kind are priced once."""
-    problem = with_overlap_of(problem, (stage for lane in stages for stage in lane))
+    working = working_devices(Same(stages))
+    problem = with_overlap_of(working_problem(problem, working), (stage for lane in stages for stage in lane))
     sets = {id(stage.devices): stage.devices for lane in stages for stage in lane}.values()
-    shape = Shape(devices=working_devices(Same(stages)), sets=len(set(sets)))
+    shape = Shape(devices=working, sets=len(set(sets)))
     families: dict[tuple[int, int, int], FamilyCosts] = {}
     shared: list[Sharing] = []
     known: dict[int, list[FamilyCosts]] = {}

@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, Int32Array, IntArray, listed
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.crossings import Crossing, around_seconds, crossing_of
-from shardwright.cost.device_network import plan_units
+from shardwright.cost.device_network import plan_units, working_problem
 from shardwright.cost.pairs import pair_share
 from shardwright.cost.stage_costs import StageCosts, action_table, update_seconds
 from shardwright.errors import InfeasibleError
@@ -18,6 +18,8 @@ from shardwright.hardware.graph import Units, repeats_after
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program, class_numbers
+from shardwright.program.same import Same
+from shardwright.program.stages.parts import working_devices
 from shardwright.simulator.kernel.events import SCALE
 from shardwright.units import PICOSECONDS_PER_SECOND
 
@@ -135,6 +137,7 @@ def plan_kernel_tasks(
     problem: Problem, program: Program, costs: StageCosts
 ) -> tuple[IntArray, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, int]:
     """The Program as the kernel's arguments: work, dependencies, and what each task takes of the shared resources."""
+    problem = working_problem(problem, working_devices(Same(program.stages)))
     sends = _sends(problem, program)
     templates, instances = program.templates, program.instances
     seconds = template_seconds(problem, program, costs, sends)

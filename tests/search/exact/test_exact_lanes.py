@@ -30,8 +30,9 @@ from shardwright.strategy.text.parser import parse_plan
 from shardwright.strategy.verify.check import verify
 from shardwright.units import PICOSECONDS_PER_SECOND
 from tests.search.exact.brute_exact import cluster_of
-from tests.search.exact.brute_lanes import draw_lanes, simulate_all
+from tests.search.exact.brute_lanes import LanesInstance, draw_lanes, simulate_all
 from tests.search.exact.test_exact_space import accounted, small_problem
+from tests.search.small_mixed import with_one_card
 from tests.tiers import in_both, many, numbers, random_of, seeds
 
 SINGLE = TreeSpace(dims=(), weights=(1,), depth=0)
@@ -40,7 +41,17 @@ SINGLE = TreeSpace(dims=(), weights=(1,), depth=0)
 
 @pytest.mark.parametrize("number", seeds(6, 300, first=16))
 def test_equals_brute_force(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    equals_brute_force(draw_lanes(number, least=many(20, 30), most=many(80, 150)), number, capsys)
+
+
+@pytest.mark.parametrize("number", seeds(2, 100, first=40))
+def test_equals_brute_force_where_devices_share_a_card(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """A lane alone in its node has the card; beside another one it has a part of it."""
     instance = draw_lanes(number, least=many(20, 30), most=many(80, 150))
+    equals_brute_force(replace(instance, problem=with_one_card(instance.problem)), number, capsys)
+
+
+def equals_brute_force(instance: LanesInstance, number: int, capsys: pytest.CaptureFixture[str]) -> None:
     found = simulate_all(instance)
     try:
         answer = find_exact(instance.problem, instance.space)

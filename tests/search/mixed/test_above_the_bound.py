@@ -37,7 +37,7 @@ from shardwright.strategy.grid.expand import FULL, plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import How, Keep
 from tests.search.mixed.members import CLUSTERS, mixed_problem, replicas_that_fit
-from tests.search.small_mixed import drawn_mixed, zoned
+from tests.search.small_mixed import drawn_mixed, with_one_card, zoned
 from tests.tiers import random_of
 
 BATCHES = (32, 48, 64)
@@ -60,13 +60,13 @@ class Simulated:
 
 
 def problem_of(number: int) -> Problem:
-    """A dense model on one of the clusters, on one whose groups lie in zones, or on a smaller random one."""
+    """A dense model on one of the clusters, or on a smaller random one: also with its groups in zones, or with one card a node."""
     generator = random_of(f"members {number}")
     batch = generator.choice(BATCHES)
-    which = number % (len(CLUSTERS) + 2)
+    which = number % (len(CLUSTERS) + 3)
     if which >= len(CLUSTERS):
         drawn = drawn_mixed(generator, most=16, layers=(4, 6, 8), batch=batch)
-        return zoned(drawn, generator) if which > len(CLUSTERS) else drawn
+        return (drawn, zoned(drawn, generator), with_one_card(drawn))[which - len(CLUSTERS)]
     return replace(mixed_problem(generator, global_batch=batch), cluster=parse_cluster(CLUSTERS[which]))
 
 

@@ -6,12 +6,14 @@ on the other lanes. Two stages are alike if they cost the same alone, and each o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.hardware.graph import at_work
 from shardwright.program.problem import Problem
 from shardwright.program.stages.holdings import parameter_places, shares_of
 from shardwright.program.stages.parts import StageParts
@@ -118,21 +120,31 @@ class LanePrices:
         alone = replace(self.problem, job=replace(self.problem.job, global_batch=samples))
         base, working = min(min(some) for some in devices if some), tuple(sorted(d for some in devices for d in some))
 
-        def priced(tree: Node | int) -> StageOption | Illegal:
+        def priced(tree: Node | int, working: Sequence[int] = working) -> StageOption | Illegal:
             stage = stage_of_blocks(alone, first=start, end=end, tree=split_on(tree, devices), base=base)
-            return price_stage(alone, stage, first=start, end=end, microbatches=1, working=working, shards=self.space.shards)
+            return price_stage(alone, stage, first=start, end=end, microbatches=1, working=tuple(working), shards=self.space.shards)
+
+        # What other lanes leave of cards and links tells trees apart, too.
+        every = range(alone.cluster.num_devices)
+        lonely = at_work(alone.cluster, working) is not alone.cluster
+
+        def beside(tree: Node | int) -> object:
+            return isinstance(crowded := priced(tree, every), StageOption) and crowded.alike
 
         like = start, end, tuple(map(len, devices)), samples
         found: dict[Node | int, StageOption] = {}
         if like not in self.unlike:
             trees = tuple(stage_trees(devices, self.space))
             found = {tree: option for tree in trees if isinstance(option := priced(tree), StageOption)}
-            kept = {(option.alike, contributions(alone, option.parts)): tree for tree, option in reversed(found.items())}
+            kept = {
+                (option.alike, lonely and beside(tree), contributions(alone, option.parts)): tree
+                for tree, option in reversed(found.items())
+            }
             self.unlike[like] = len(trees), len(found), tuple(reversed(kept.values()))
-        every, legal, unlike = self.unlike[like]
+        trees_of, legal, unlike = self.unlike[like]
         options = tuple(option for tree in unlike if isinstance(option := found.get(tree) or priced(tree), StageOption))
         assert len(options) == len(unlike), "devices of one label are alike"
-        return StageChoices(trees=every, legal=legal, options=options)
+        return StageChoices(trees=trees_of, legal=legal, options=options)
 
 
 def contributions(problem: Problem, parts: StageParts) -> object:

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.critical_path import picoseconds
-from shardwright.cost.device_network import plan_units
+from shardwright.cost.device_network import plan_units, working_problem
 from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs
 from shardwright.cost.overlap import with_overlap_of, without_fused_overlap
 from shardwright.cost.stage_costs import StageCosts, sharing
@@ -167,7 +167,8 @@ def _option(
     problem: Problem, plan: Plan, stage: Stage, parts: StageParts, holdings: Holdings, *, microbatches: int, working: tuple[int, ...]
 ) -> StageOption:
     """A stage of a legal plan, priced."""
-    # A stage's costs depend on the others by whether there are any (a pipeline's communicator) and by who sums the norm.
+    # A stage's costs depend on the others by whether there are any (a pipeline's communicator), by who sums the norm and who shares cards.
+    problem = working_problem(problem, working)
     shape = Shape(devices=working, sets=1 if len(parts.devices) == len(working) else 2)
     families = tuple(family_costs(problem, plan, parts, index, holdings=holdings, shape=shape) for index in range(len(parts.families)))
     costs = StageCosts.of(problem, plan, ((parts,),), {(0, 0, i): cost for i, cost in enumerate(families)}, sharing(parts, holdings))

@@ -9,6 +9,7 @@ from shardwright.cost.column_sums import SUMMED, SyncTable, sync_table
 from shardwright.cost.columns import programs_of
 from shardwright.cost.communication import Axes, network_of
 from shardwright.cost.degree_rows import Rows
+from shardwright.cost.device_network import working_problem
 from shardwright.cost.mesh_table import shared_parameters
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.problem import Problem
@@ -23,6 +24,15 @@ def stage_rows(
     columns |= {"tp": tp, "mbs": mbs, "ep": ones * ep, "dp": ones * dp, "s_dp": ones * stride}
     columns |= {"sp": (tp > 1).astype(np.int64) * sp, "gather": 0 * ones}
     return Rows(columns=columns)
+
+
+def filled(own: Problem, *, by: int) -> Problem:
+    """A uniform problem as plans find it that fill nodes with as many sets of `by` devices as have room.
+
+    What leaves a node takes no longer with fewer of them: each then has more of the node's cards, and more to send.
+    """
+    node = own.cluster.node.num_devices
+    return working_problem(own, range(node - node % by)) if by < node else own
 
 
 def sums_table(own: Problem, rows: Rows, shard: IntArray, *, parts: tuple[str, ...] = SUMMED, copies: Axes | None = None) -> SyncTable:

@@ -18,7 +18,7 @@ from shardwright.cost.owner_exchange import exchange_seconds
 from shardwright.cost.sum_sizes import sum_sizes
 from shardwright.program.problem import Problem
 from shardwright.search.frames import Frame
-from shardwright.search.mixed.mesh_rows import stage_rows, sums_table
+from shardwright.search.mixed.mesh_rows import filled, stage_rows, sums_table
 from shardwright.search.mixed.pattern import parts_of
 from shardwright.search.mixed.sums import Sums
 
@@ -110,7 +110,8 @@ class Parties:
 
     def _exchanged(self, pair: int, members: IntArray, every: IntArray, *, stride: int, kind: int) -> FloatArray:
         """(2, members, parts) seconds in which a party's members exchange their pieces with all: of new values, and of gradients."""
-        own = group_problem(self.problem, self.sums.table.pools[self.sums.table.meshes[pair][0]].group)
+        pool, mesh = self.sums.table.meshes[pair]
+        own = filled(group_problem(self.problem, self.sums.table.pools[pool].group), by=mesh.size if kind else mesh.tp)
         network, sizes = network_of(own.cluster, library=own.runtime.collective_library), sum_sizes(own.job, own.runtime)
         # More members take no less time, but for groups of a size that was measured.
         measured = {curve.num_devices for curve in network.curves if curve.collective == Collective.ALL_TO_ALL.value}

@@ -8,8 +8,10 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.cost.crossings import crossing_seconds
+from shardwright.cost.device_network import working_problem
 from shardwright.program.problem import Problem
-from shardwright.program.stages.parts import plan_stages
+from shardwright.program.same import Same
+from shardwright.program.stages.parts import plan_stages, working_devices
 from shardwright.search.mixed.meshes import StageMesh, grid_of, has_experts
 from shardwright.search.mixed.pools import Pool
 from shardwright.search.mixed.tables import StageTable
@@ -65,7 +67,10 @@ def _pair_seconds(
     )
     lane = Lane(name=MAIN, samples=samples, microbatches=1, stages=stages)
     plan = Plan(devices=problem.cluster.num_devices, lanes=(lane,), orders=(Named(schedule="1f1b", lanes=(MAIN,)),))
-    edges = lane_edges(problem, plan_stages(plan, model=problem.model)[0])
+    placed = plan_stages(plan, model=problem.model)
+    edges = lane_edges(problem, placed[0])
+    # Others on their nodes may be idle.
+    problem = working_problem(problem, working_devices(Same(placed)))
     element = problem.job.activation.bits // 8
     return np.array(
         [

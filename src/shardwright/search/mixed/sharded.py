@@ -22,7 +22,7 @@ from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.cost.terms import backward_layer, forward_layer, gathers_again
 from shardwright.program.problem import Problem
 from shardwright.search.mixed.choices import Choices
-from shardwright.search.mixed.mesh_rows import stage_rows, sums_table
+from shardwright.search.mixed.mesh_rows import filled, stage_rows, sums_table
 from shardwright.search.mixed.meshes import StageMesh
 from shardwright.search.mixed.pattern import LAYER
 
@@ -106,6 +106,7 @@ def lane_sums(own: Problem, mesh: StageMesh, replicas: int, *, nodes: int) -> La
     Args:
         own: the problem of the pool's kind. nodes: of the pool.
     """
+    own = filled(own, by=mesh.size)
     many = np.arange(2, replicas + 1, dtype=np.int64)
     tp = np.full_like(many, mesh.tp)
     rows = stage_rows(tp, np.ones_like(many), sp=own.runtime.sequence_parallel, dp=mesh.dp * many, ep=mesh.ep, stride=tp)

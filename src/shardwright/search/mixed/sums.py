@@ -15,7 +15,7 @@ from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_network import group_problem
 from shardwright.program.problem import Problem
 from shardwright.search.frames import Frame
-from shardwright.search.mixed.mesh_rows import stage_rows, sums_table
+from shardwright.search.mixed.mesh_rows import filled, stage_rows, sums_table
 from shardwright.search.mixed.pattern import parts_of
 from shardwright.search.mixed.tables import StageTable
 
@@ -103,7 +103,8 @@ def _priced(
     problem: Problem, table: StageTable, pair: int, rows: Rows, shard: IntArray, *, parts: tuple[str, ...], copies: Axes | None = None
 ) -> FloatArray:
     """(2, rows, parts of the model) seconds of gathers and gradient sums."""
-    own = group_problem(problem, table.pools[table.meshes[pair][0]].group)
+    pool, mesh = table.meshes[pair]
+    own = filled(group_problem(problem, table.pools[pool].group), by=mesh.size if "experts" in parts else mesh.tp)
     counts = parts_of(problem.model)
     found = sums_table(own, rows, shard, parts=parts, copies=copies)
     return np.stack([np.einsum("pb,bn->np", counts, seconds) for seconds in (found.gather, found.reduce)])

@@ -12,15 +12,16 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.crossings import crossing_seconds
-from shardwright.cost.device_network import kind_problem
+from shardwright.cost.device_network import kind_problem, working_problem
 from shardwright.cost.stage_costs import StageCosts
 from shardwright.cost.step_bytes import held_bytes
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.program.instances import TaskKind
 from shardwright.program.orders.rows import TABLE_SEARCH, action_rows
 from shardwright.program.problem import Problem
+from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge
-from shardwright.program.stages.parts import StageParts, plan_stages
+from shardwright.program.stages.parts import StageParts, plan_stages, working_devices
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.problem import LARGEST
 from shardwright.search.orders.resolve import resolve
@@ -103,6 +104,7 @@ def stage_times(problem: Problem, plan: Plan) -> StageTimes:
         StrategyError: a stage does not resolve, or says what lowering leaves out. InfeasibleError: a device is full without activations.
     """
     stages = plan_stages(plan, model=problem.model)
+    problem = working_problem(problem, working_devices(Same(stages)))
     costs = price_stages(problem, plan, stages, stage_kinds(problem, stages, summings_of(problem, stages)))
     shape = (len(stages), max(len(lane) for lane in stages))
     names = ("forward", "input", "weight", "send_forward", "send_backward", "held")
