@@ -215,7 +215,9 @@ def mamba2_mixer(c: Config, w: Tensors, p: str, x: torch.Tensor) -> torch.Tensor
         h = (dt[:, t] * a).exp()[..., None, None] * h + (dt[:, t, :, None] * u[:, t])[..., None] * b[:, t, :, None, :]
         rows.append((h @ c_[:, t, :, :, None])[..., 0] + w[f"{p}D"][:, None] * u[:, t])
     y = torch.stack(rows, dim=1).flatten(2)
-    return linear(w, f"{p}out_proj", rms(y * functional.silu(gate), w[f"{p}norm.weight"], c["layer_norm_epsilon"]))
+    gated = (y * functional.silu(gate)).unflatten(-1, (groups, -1))
+    gain = w[f"{p}norm.weight"].unflatten(0, (groups, -1))
+    return linear(w, f"{p}out_proj", rms(gated, gain, c["layer_norm_epsilon"]).flatten(-2))
 
 
 def mamba1_mixer(c: Config, w: Tensors, p: str, x: torch.Tensor) -> torch.Tensor:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from shardwright.execute.transport.requests import Exchange, Reduce, Reduction
-from shardwright.execute.transport.torch_device import OperatorShare, Settings
+from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.layout import Indices, Interval
 

@@ -31,7 +31,11 @@ def norm(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
             result.append(functional.layer_norm(x, x.shape[-1:], w[o.parameters[0].name], w[o.parameters[1].name], EPS))
             continue
         gain = w[o.parameters[i].name] if o.parameters else torch.ones(extent.quantum, dtype=x.dtype)
-        heads = x.reshape(*x.shape[:-1], -1, len(gain))
+        gain = gain.reshape(o.groups, -1) if o.groups > 1 else gain
+        heads = x.reshape(*x.shape[:-1], -1, gain.shape[-1])
+        if o.groups > 1:
+            result.append((functional.rms_norm(heads, gain.shape[-1:], None, EPS) * gain).reshape(x.shape))
+            continue
         result.append(functional.rms_norm(heads, gain.shape, gain, EPS).reshape(x.shape))
     while len(result) < len(o.writes):
         result.append(values[min(len(result), len(values) - 1)])

@@ -13,6 +13,7 @@ from shardwright.execute.shares.parameters import Key, origin, seeded
 from shardwright.execute.training.step import run_step, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import Settings
 from tests.execute.chain import Chain
 from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse
 
@@ -32,7 +33,7 @@ def test_unsplit_model_equals_autograd(made: Callable[[], Model]) -> None:
     batch = made_batch(model, job, seed=3)
     batch["encoder"] = batch["text"]
     source = seeded(model, seed=3)
-    result = run_step(model, job, unsplit(model, job), batch=batch, source=source)
+    result = run_step(model, job, unsplit(model, job), batch=batch, source=source, settings=Settings())
     chain, numbers = Chain(model), {run.name: i for i, run in enumerate(model.runs)}
     owners = {}
     weights = {}

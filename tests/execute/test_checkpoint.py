@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from shardwright.execute.state.checkpoint import METADATA, Saved, begin, finish,
 from shardwright.execute.state.checkpoint_planners import Piece
 from shardwright.execute.state.folders import MANIFEST, latest
 from shardwright.execute.training.train import Member, Training, member, training
+from shardwright.model.ir.operator import Operator
 from shardwright.program.layout.layout import Box
 from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, run_here
@@ -96,6 +98,25 @@ def test_another_plan_resumes_with_the_same_bits(saved: Path, tmp_path: Path, na
     (report,) = train(members, known, [small.batches(STEPS)])
     assert report.step == STEPS + 1
     assert report.loss == pytest.approx(alone[-1].loss, abs=1e-10)
+
+
+def test_a_model_that_computes_something_else_does_not_resume(saved: Path) -> None:
+    """Shapes of parameters do not tell heads, nor the numbers of norms and positions."""
+    model = PLANS[SAVED].model
+    (width,) = {o.attention.head_dim for b in model.blocks for o in b.operators if o.attention is not None}
+    twice = tuple(replace(b, operators=tuple(_with_half_heads(o) for o in b.operators)) for b in model.blocks)
+    with pytest.raises(DataError, match=rf"core.attention.head_dim = {width}, this one with {2 * width} "):
+        read(saved, model=replace(model, blocks=twice))
+    with pytest.raises(DataError, match=r"settings.eps = 1e-05, this one with 1e-06"):
+        read(saved, model=model, settings=replace(model.settings, eps=1e-6))
+
+
+def _with_half_heads(operator: Operator) -> Operator:
+    shape = operator.attention
+    if shape is None:
+        return operator
+    fewer = replace(shape, heads=shape.heads // 2, kv_heads=shape.kv_heads // 2, head_dim=2 * shape.head_dim, value_dim=2 * shape.value_dim)
+    return replace(operator, attention=fewer)
 
 
 def test_any_reader_of_the_format_opens_it(saved: Path, tmp_path: Path) -> None:

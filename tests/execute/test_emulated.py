@@ -20,7 +20,7 @@ from shardwright.execute.interpreter.device import Walking, device_task
 from shardwright.execute.shares.parameters import ParameterStore, seeded
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
-from shardwright.execute.transport.torch_device import Settings
+from shardwright.model.ir.settings import Settings
 from shardwright.program.instances import TaskKind
 from shardwright.program.orders.rows import action_rows
 from shardwright.simulator.simulate import SimulatedPlan

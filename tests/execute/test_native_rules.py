@@ -17,9 +17,9 @@ from shardwright.execute.native.parallel import fill
 from shardwright.execute.native.rules import expressible, remarks, require_expressible
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import run_step, unsplit
-from shardwright.execute.transport.torch_device import Settings
 from shardwright.job.training import Optimizer, OptimizerFamily
 from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.ir.settings import Settings
 from shardwright.program.stages.parts import plan_stages
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expand import plan_of

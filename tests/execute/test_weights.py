@@ -18,15 +18,16 @@ from shardwright.errors import DataError
 from shardwright.execute.numerics.rotary import rotary_rates
 from shardwright.execute.shares.parameters import seeded, sliced, whole_shape
 from shardwright.execute.training.step import run_step, unsplit
-from shardwright.execute.transport.torch_device import Settings
 from shardwright.execute.weights import read
 from shardwright.execute.weights.families import FAMILIES
 from shardwright.execute.weights.layout import adapters, owned
 from shardwright.execute.weights.read import HuggingFaceWeights, open_weights
-from shardwright.execute.weights.settings import differences, settings_of
+from shardwright.execute.weights.settings import settings_of
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import load_config, model_from_config
+from shardwright.model.families.settings import differences
 from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import Settings
 from shardwright.model.trained import trained
 from tests.execute.huggingface_layouts import CONFIGS, LAYOUTS, checkpoint
 from tests.execute.huggingface_models import loss
@@ -236,8 +237,8 @@ def test_what_we_do_not_compute_is_said(tmp_path: Path, name: str, change: dict[
 def test_settings_are_read_in_both_spellings(tmp_path: Path) -> None:
     for spelled in ({"rope_theta": 500.0}, {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}):
         (tmp_path / "config.json").write_text(json.dumps({**LAYOUTS["llama"], **spelled}))
-        settings = settings_of(tmp_path, model=load_config_of("llama"), seed=4)
-        assert (settings.rope_base, settings.eps, settings.seed) == (500.0, 1e-6, 4)
+        settings = settings_of(tmp_path, model=load_config_of("llama"))
+        assert (settings.rope_base, settings.eps) == (500.0, 1e-6)
     (tmp_path / "config.json").unlink()
     with pytest.raises(DataError, match="No such file"):
         settings_of(tmp_path, model=load_config_of("llama"))

@@ -91,7 +91,7 @@ def test_values_that_ask_for_nothing_are_no_error(value: object) -> None:
 
 
 def test_what_nobody_knows_is_listed_and_changes_nothing() -> None:
-    plain = model_from_config(CONFIGS["llama"], name="m")
+    plain = model_from_config({**CONFIGS["llama"], "rope_theta": 1e6}, name="m")
     model = model_from_config({**CONFIGS["llama"], "engram_slots": 7, "rope_theta": 1e6, "auto_map": {"a": "b"}}, name="m")
     assert model.unread == ("engram_slots",)
     assert (model, repr(model)) == (plain, repr(plain))

@@ -51,6 +51,11 @@ def test_equals_brute_force_where_devices_share_a_card(number: int, capsys: pyte
     equals_brute_force(replace(instance, problem=with_one_card(instance.problem)), number, capsys)
 
 
+def test_nobody_waits_for_the_slower_of_two_copies(capsys: pytest.CaptureFixture[str]) -> None:
+    """The head on two devices that both compute all of it: the layers' backward follows the faster one."""
+    equals_brute_force(draw_lanes(685305, least=30, most=150), 685305, capsys)
+
+
 def equals_brute_force(instance: LanesInstance, number: int, capsys: pytest.CaptureFixture[str]) -> None:
     found = simulate_all(instance)
     try:

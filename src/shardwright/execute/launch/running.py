@@ -29,10 +29,11 @@ from shardwright.execute.training.data import open_tokens
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.train import StepReport, training
-from shardwright.execute.transport.torch_device import Settings
 from shardwright.execute.weights.read import open_weights
 from shardwright.execute.weights.settings import settings_of
 from shardwright.hardware.graph import units_of
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import Settings
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.order import Table
@@ -157,7 +158,7 @@ def run_plan(
         stopped=log.stopped,
         checkpoint=latest(options.checkpoints) if options.checkpoints is not None else None,
         trace=trace,
-        remarks=remarks(native[0]) if native is not None else (),
+        remarks=(*(remarks(native[0]) if native is not None else ()), *_otherwise(problem.model)),
     )
 
 
@@ -174,8 +175,13 @@ def first_values(problem: Problem, options: RunOptions) -> Source:
 
 def _settings(problem: Problem, options: RunOptions) -> Settings:
     if options.weights is None:
-        return Settings(seed=options.seed)
-    return settings_of(options.weights, model=problem.model, seed=options.seed)
+        return problem.model.settings
+    return settings_of(options.weights, model=problem.model)
+
+
+def _otherwise(model: Model) -> tuple[str, ...]:
+    """What the published class of the model's configuration computes otherwise: weights of that class were refused for it."""
+    return (f"{model.architecture} is computed but for: {'; '.join(model.differs)}",) if model.differs else ()
 
 
 def _precision(problem: Problem, options: RunOptions) -> Precision:

@@ -15,10 +15,10 @@ from shardwright.execute.native.experts import NativePermute, NativeUnpermute, P
 from shardwright.execute.numerics.attention import visible
 from shardwright.execute.numerics.rotary import rotary_rates
 from shardwright.execute.shares.parameters import Key, origin
-from shardwright.execute.transport.torch_device import Settings
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
+from shardwright.model.ir.settings import Settings
 from shardwright.program.stages.parts import StageParts
 from shardwright.strategy.plan.stages import How
 

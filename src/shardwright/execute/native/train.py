@@ -28,9 +28,9 @@ from shardwright.execute.shares.parameters import Source
 from shardwright.execute.training.optimizer import AdamW, clip_factor
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.train import Batches, StepReport
-from shardwright.execute.transport.torch_device import Settings
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import Settings
 from shardwright.program.stages.parts import plan_stages
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
@@ -129,7 +129,7 @@ def engine(
     mesh, chosen = grid_mesh(grid, device=device), rule or AdamW()
     (parts,) = plan_stages(plan, model=model)
     mine = [part for part in parts if dist.get_rank() in part.devices]
-    stages = [Stage(part, model=model, settings=settings or Settings()) for part in mine]
+    stages = [Stage(part, model=model, settings=settings or model.settings) for part in mine]
     place(stages, mesh, grid, source=source, dtypes=(dtype, compute or dtype), device=device)
     loss = _loss(grid, mesh, scale=1.0 / (job.global_batch * job.sequence_length))
     runtime = None

@@ -19,8 +19,9 @@ class _Part:
     """How one extent is normed.
 
     Args:
-        index: of the extent. block: local elements that share a mean square. size: elements of the whole block over all devices.
+        index: of the extent. block: local elements that are normed together. size: elements over all devices that share a mean square.
         split: other devices have parts of the block. gain, bias: names of parameters, empty = none.
+        first, groups: the block's first element in the whole, of which so many equal parts have mean squares of their own.
     """
 
     index: int
@@ -29,15 +30,32 @@ class _Part:
     split: bool
     gain: str
     bias: str
+    first: int = 0
+    groups: int = 1
+
+    def summed(self, x: torch.Tensor) -> torch.Tensor:
+        """(.., groups) sums over a block's elements of each group; of groups that are elsewhere 0."""
+        if self.groups == 1:
+            return x.sum(-1, keepdim=True)
+        return x.new_zeros(*x.shape[:-1], self.groups).index_add_(-1, self._group(x), x)
+
+    def spread(self, sums: torch.Tensor) -> torch.Tensor:
+        """What stands for each group, (.., groups), at each of a block's elements."""
+        return sums if self.groups == 1 else sums.index_select(-1, self._group(sums))
+
+    def _group(self, like: torch.Tensor) -> torch.Tensor:
+        """(elements of the block,) number of the group."""
+        return torch.arange(self.first, self.first + self.block, device=like.device) // self.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
     """y = (x - mean) / sqrt(var + eps) x gain + bias; without a bias mean is 0.
 
-    The first `reads` extents are normed, each over blocks as wide as its gain (without a gain: one head), and those that follow pass
-    through (a value that the input lacks is the last extent that it has: shared keys and values). Where a block is cut over
-    `groups["hidden"]`, its sums are reduced, forward and backward; a head that several devices hold counts once.
+    The first `reads` extents are normed, each over blocks as wide as its gain (without a gain: one head), or in so many equal parts as the
+    operator has groups, and those that follow pass through (a value that the input lacks is the last extent that it has: shared keys and
+    values). Where a block is cut over `groups["hidden"]`, its sums are reduced, forward and backward; a head that several devices hold
+    counts once.
     """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
@@ -66,13 +84,14 @@ class Norm:
             y, scale, copies = _normed(part, saved)
             g = fine(given(grads[part.index])).reshape(y.shape)
             g = g * fine(weights[part.gain]) if part.gain else g
-            sums = torch.cat([(g * y).sum(-1, keepdim=True), g.sum(-1, keepdim=True)], dim=-1)[..., : 2 if part.bias else 1]
+            both = (part.summed(g * y), part.summed(g)) if part.bias else (part.summed(g * y),)
+            sums = torch.cat(both, dim=-1)
             if part.split:
                 sums = yield from reduced(place, "hidden", sums, what=f"backward.{part.index}")
             mean = sums / part.size
-            dx = g - y * mean[..., :1] / copies
+            dx = g - y * part.spread(mean[..., : part.groups]) / copies
             x = values[part.index]
-            found[part.index] = (scale * (dx - mean[..., 1:] if part.bias else dx)).reshape(x.shape).to(x.dtype)
+            found[part.index] = (scale * (dx - part.spread(mean[..., part.groups :]) if part.bias else dx)).reshape(x.shape).to(x.dtype)
         for i in range(len(parts), len(place.operator.writes)):
             source = min(i, len(values) - 1)
             found[source] = found[source] + given(grads[i]) if source in found else given(grads[i])
@@ -110,7 +129,10 @@ def _parts(place: OperatorShare) -> list[_Part]:
             )
         bias = operator.parameters[1].name if biased else ""
         name = gain.name if gain is not None else ""
-        parts.append(_Part(index=i, block=high - low if split else block, size=block, split=split, gain=name, bias=bias))
+        local, groups = high - low if split else block, operator.groups
+        parts.append(
+            _Part(index=i, block=local, size=block // groups, split=split, gain=name, bias=bias, first=low if split else 0, groups=groups)
+        )
     return parts
 
 
@@ -130,13 +152,14 @@ def _statistics(place: OperatorShare, part: _Part, x: torch.Tensor, copies: torc
     """(mean, 1 / sqrt(var + eps)) of every block; mean 0 without a bias."""
     eps = place.settings.eps
     if not part.split:
-        mean = x.mean(-1, keepdim=True) if part.bias else x.new_zeros(1)
-        return mean, ((x - mean).square().mean(-1, keepdim=True) + eps).rsqrt()
+        mean = part.spread(part.summed(x)) / part.size if part.bias else x.new_zeros(1)
+        return mean, part.spread((part.summed((x - mean).square()) / part.size + eps).rsqrt())
     counted = x if copies is None else x / copies
-    sums = torch.cat([(x * counted).sum(-1, keepdim=True), counted.sum(-1, keepdim=True)], dim=-1)[..., : 2 if part.bias else 1]
+    sums = torch.cat((part.summed(x * counted), part.summed(counted)) if part.bias else (part.summed(x * counted),), dim=-1)
     sums = yield from reduced(place, "hidden", sums, what=f"forward.{part.index}")
-    mean = sums[..., 1:] / part.size if part.bias else x.new_zeros(1)
-    return mean, (sums[..., :1] / part.size - mean.square() + eps).rsqrt()
+    mean = sums[..., part.groups :] / part.size if part.bias else x.new_zeros(1)
+    scale = (sums[..., : part.groups] / part.size - mean.square() + eps).rsqrt()
+    return part.spread(mean) if part.bias else mean, part.spread(scale)
 
 
 def _affine(y: torch.Tensor, part: _Part, weights: Weights) -> torch.Tensor:

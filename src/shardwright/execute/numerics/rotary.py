@@ -11,7 +11,8 @@ import torch
 from shardwright.execute.numerics.boxes import given, numbers, only, returned
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare, Settings
+from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.model.ir.settings import Settings
 from shardwright.program.layout.layout import Indices
 
 

@@ -15,8 +15,8 @@ from shardwright.execute.serve.worker import CacheSize, ServingWorker, iteration
 from shardwright.execute.shares.parameters import Source
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.requests import Post, Take, Task
-from shardwright.execute.transport.torch_device import Settings
 from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import Settings
 from shardwright.strategy.plan.plan import Plan
 
 Drive = Callable[[Mapping[int, Task[object]]], Mapping[int, object]]
@@ -199,7 +199,7 @@ def server(
                 plan,
                 base=base,
                 source=source,
-                settings=settings or Settings(),
+                settings=settings or model.settings,
                 size=size or CacheSize(),
                 absorb=absorb,
                 here=here,

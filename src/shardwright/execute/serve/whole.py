@@ -16,11 +16,12 @@ from shardwright.execute.shares.parameters import ParameterStore, Source
 from shardwright.execute.training.step import forward_work, unsplit
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare, Settings
+from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.model.ir.settings import Settings
 
 
 def whole_logits(model: Model, tokens: Sequence[int], *, source: Source, settings: Settings | None = None) -> torch.Tensor:
@@ -28,7 +29,7 @@ def whole_logits(model: Model, tokens: Sequence[int], *, source: Source, setting
     job = TrainingJob(sequences=(SequenceLength(name=TEXT, tokens=len(tokens)),), global_batch=1)
     work = forward_work(model, unsplit(model, job), length=len(tokens))
     ids = torch.tensor([list(tokens)])
-    store = ParameterStore(model=model, source=source, settings=settings or Settings())
+    store = ParameterStore(model=model, source=source, settings=settings or model.settings)
     walker = _Whole(work, ids, store)
     run({0: walker.forward(0, 0, 0, 0)})
     return walker.made[0]

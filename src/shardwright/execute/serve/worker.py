@@ -21,10 +21,11 @@ from shardwright.execute.shares.operator_shares import Site, place_of
 from shardwright.execute.shares.parameters import ParameterStore, Source
 from shardwright.execute.training.step import forward_work
 from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare, Settings
+from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.model.ir.settings import Settings
 from shardwright.program.stages.parts import Segment, StageParts
 from shardwright.strategy.plan.plan import Plan
 

@@ -7,8 +7,9 @@ from functools import lru_cache
 
 from shardwright.errors import StrategyError
 from shardwright.execute.shares.whole_positions import is_spread
-from shardwright.execute.transport.torch_device import OperatorShare, Routed, Settings
+from shardwright.execute.transport.torch_device import OperatorShare, Routed
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.block.cell_structure import CellStructure
 from shardwright.program.block.placement import is_routed

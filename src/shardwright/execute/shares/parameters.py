@@ -11,9 +11,9 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from shardwright.execute.numerics.precision import EXACT, Precision
-from shardwright.execute.transport.torch_device import Settings
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Parameter
 from shardwright.program.layout.layout import Box
 

@@ -27,9 +27,11 @@ from shardwright.execute.shares.gradients import dims_in_order
 from shardwright.execute.shares.parameters import Key, Source, part, whole_shape
 from shardwright.execute.shares.shards import Bucket
 from shardwright.execute.state.checkpoint_planners import Piece, Written, read_pieces, volumes, write_metadata, write_pieces
+from shardwright.execute.state.computed import computed, require_same
 from shardwright.execute.state.folders import MANIFEST
 from shardwright.execute.training.train import Member, Training, member
 from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import Settings
 from shardwright.program.layout.layout import Box, count
 
 FORMAT = "shardwright-checkpoint-2"
@@ -121,6 +123,7 @@ def finish(folder: Path, written: list[DeviceFiles], known: Training, *, step: i
         "format": FORMAT,
         "step": step,
         "files": [{"file": name, "bytes": size, "digest": digest} for name, size, digest in files],
+        "computed": computed(model, known.settings),
         "parameters": [[list(key), list(whole_shape(model, key))] for key in _keys(known)],
     }
     text = json.dumps(manifest)
@@ -187,11 +190,12 @@ class Saved:
         read_pieces(pieces, FileSystemReader(self.folder), self.metadata)
 
 
-def read(folder: Path, *, model: Model, share: tuple[int, int] = (0, 1)) -> Saved:
+def read(folder: Path, *, model: Model, settings: Settings | None = None, share: tuple[int, int] = (0, 1)) -> Saved:
     """A checkpoint with its files verified.
 
     Args:
-        model: that it must be of. share: (i, n): verify every n-th file from the i-th on, where n processes divide the work.
+        model: that it must be of. settings: that it must compute with; None = the model's own.
+        share: (i, n): verify every n-th file from the i-th on, where n processes divide the work.
 
     Raises:
         DataError: a file lacks, is truncated or altered, or the checkpoint is of another model; the file is named.
@@ -206,6 +210,8 @@ def read(folder: Path, *, model: Model, share: tuple[int, int] = (0, 1)) -> Save
     shapes = {_key(key): tuple(shape) for key, shape in manifest["parameters"]}
     for key, shape in shapes.items():
         _same(folder, model, key, shape)
+    if "computed" in manifest:  # earlier versions did not write it
+        require_same(manifest["computed"], model, settings or model.settings, folder=folder)
     # The metadata is a pickle: it is read only once it is known to be what was written.
     metadata = FileSystemReader(folder).read_metadata()
     for name, shape, elements in volumes(metadata):

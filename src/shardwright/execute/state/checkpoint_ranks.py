@@ -64,5 +64,5 @@ def begun_rank(devices: tuple[int, ...], known: Training, root: Path, *, source:
     if newest is None:
         return {d: member(d, known, source=source) for d in devices}
     own: list[Saved] = []
-    together(lambda: own.append(read(newest, model=known.work.model, share=(rank, ranks))))
+    together(lambda: own.append(read(newest, model=known.work.model, settings=known.settings, share=(rank, ranks))))
     return {d: resumed(d, known, own[0], source=source) for d in devices}

@@ -15,12 +15,12 @@ from shardwright.execute.shares.parameters import Key, ParameterStore, Source, w
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import Settings
 from shardwright.hardware.graph import Units
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.block import TEACHER
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
+from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import largest_remainder
 from shardwright.program.orders.rows import action_rows
@@ -145,7 +145,7 @@ def run_step(
         StrategyError: as `prepare`; run.* if devices do not agree on what they exchange.
     """
     work, groups = prepare(model, job, plan)
-    chosen = settings or Settings()
+    chosen = settings or model.settings
     stores = {d: ParameterStore(model=model, source=source, settings=chosen) for devices in work.rows.devices for d in devices}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small: threads would wait for each other

@@ -26,11 +26,11 @@ from shardwright.execute.training.step import prepare
 from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Reduce, Task
-from shardwright.execute.transport.torch_device import Settings
 from shardwright.hardware.graph import Units
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
+from shardwright.model.ir.settings import Settings
 from shardwright.program.instances import TaskKind
 from shardwright.program.layout.cells import token_box
 from shardwright.program.shard_rules import ShardRule, ShardRules, shard_rules
@@ -152,7 +152,7 @@ def training(
         places=parameter_places(work.stages, model=model),
         buckets=plan_buckets(work.stages, {**groups, **frozen}, model=model, rules=shards),
         rule=rule or AdamW(),
-        settings=settings or Settings(),
+        settings=settings or model.settings,
         counts=_counted(work, length=job.sequence_length),
         length=job.sequence_length,
         precision=precision or uniform(dtype),

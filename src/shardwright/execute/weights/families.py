@@ -45,8 +45,6 @@ class Family:
         outer: parameters of embedding and head, by our names. layers: of a layer; the tensor's name goes behind `stem`.
         predictors: of a module that predicts further tokens, where it differs from a layer; modules are numbered behind the layers.
         base: beginning of names that some files leave out.
-        eps: field of the configuration with the norms' epsilon. rope_base: where the configuration has none (0: no rotary positions).
-        differs: how what we compute differs from the published model, whatever the configuration says.
     """
 
     name: str
@@ -55,9 +53,6 @@ class Family:
     stem: str = "model.layers.{layer}."
     predictors: Rules = field(default_factory=dict)
     base: str = ""
-    eps: str = "rms_norm_eps"
-    rope_base: float = 10000.0
-    differs: tuple[str, ...] = ()
 
 
 def _plain(**names: str) -> dict[str, Rule]:
@@ -182,8 +177,6 @@ def _convolved(parts: int) -> dict[str, Rule]:
     return {name: replace(rule, middle=rule.tensor.endswith("weight")) for name, rule in rules.items()}
 
 
-EMBEDDING_SCALED: Final = "the embedding is multiplied by the square root of its width"
-
 FAMILIES: Final[Mapping[str, Family]] = {
     **{
         architecture: Family(name=architecture, outer=OUTER, layers=LLAMA)
@@ -208,7 +201,6 @@ FAMILIES: Final[Mapping[str, Family]] = {
             **_linear("router", "block_sparse_moe.gate"),
             **_experts(tuple(f"block_sparse_moe.experts.{{expert}}.w{i}" for i in (1, 3, 2))),  # type: ignore[arg-type]
         },
-        rope_base=1e6,
     ),
     "Qwen2MoeForCausalLM": Family(
         name="Qwen2MoeForCausalLM",
@@ -224,13 +216,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "Qwen3MoeForCausalLM": Family(name="Qwen3MoeForCausalLM", outer=OUTER, layers={**LLAMA, **EXPERTS, **_linear("router", "mlp.gate")}),
     "DeepseekV2ForCausalLM": Family(name="DeepseekV2ForCausalLM", outer=OUTER, layers=LATENT),
     "DeepseekV3ForCausalLM": Family(name="DeepseekV3ForCausalLM", outer=OUTER, layers=LATENT, predictors=PREDICTOR),
-    "GemmaForCausalLM": Family(name="GemmaForCausalLM", outer=_one_more(OUTER), layers=_one_more(LLAMA), differs=(EMBEDDING_SCALED,)),
+    "GemmaForCausalLM": Family(name="GemmaForCausalLM", outer=_one_more(OUTER), layers=_one_more(LLAMA)),
     **{
         architecture: Family(
             name=architecture,
             outer=_one_more(OUTER),
             layers=_one_more({**LLAMA, **POST_NORMS, **_norm("norm2", "pre_feedforward_layernorm")}),
-            differs=(EMBEDDING_SCALED,),
         )
         for architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
     },
@@ -244,8 +235,6 @@ FAMILIES: Final[Mapping[str, Family]] = {
         layers=GPT2,
         stem="transformer.h.{layer}.",
         base="transformer.",
-        eps="layer_norm_epsilon",
-        rope_base=0.0,
     ),
     "BloomForCausalLM": Family(
         name="BloomForCausalLM",
@@ -258,16 +247,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
         layers=BLOOM,
         stem="transformer.h.{layer}.",
         base="transformer.",
-        eps="layer_norm_epsilon",
-        rope_base=0.0,
     ),
     "Mamba2ForCausalLM": Family(
         name="Mamba2ForCausalLM",
         outer=MAMBA_OUTER,
         layers={**MIXER, **_fused("in_proj", "mixer.in_proj", parts=5), **_convolved(3)},
         stem="backbone.layers.{layer}.",
-        eps="layer_norm_epsilon",
-        rope_base=0.0,
     ),
     "MambaForCausalLM": Family(
         name="MambaForCausalLM",
@@ -280,8 +265,6 @@ FAMILIES: Final[Mapping[str, Family]] = {
             **_linear("dt_proj", "mixer.dt_proj"),
         },
         stem="backbone.layers.{layer}.",
-        eps="layer_norm_epsilon",
-        rope_base=0.0,
     ),
 }
 

@@ -6,7 +6,7 @@ are of class ssm; heads (Mamba-2) or channels (Mamba-1) are what a split on t cu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shardwright.model.blocks.decoder import configured_model
@@ -59,7 +59,7 @@ class MambaShape:
         scan: the recurrence; its heads x head_dim is the inner width.
         kernel: taps of the convolution.
         conv_bias, proj_bias: biases of the convolution and of both projections.
-        gate_norm: RMSNorm of the gated output.
+        gate_norm: RMSNorm of the gated output. grouped: over the heads of each group of the scan by themselves.
     """
 
     scan: ScanShape
@@ -67,6 +67,7 @@ class MambaShape:
     conv_bias: bool = True
     proj_bias: bool = False
     gate_norm: bool = True
+    grouped: bool = True
 
 
 def mamba2_operators(*, hidden: int, shape: MambaShape, prefix: str = "", source: str = "norm1") -> tuple[Operator, ...]:
@@ -99,7 +100,8 @@ def mamba2_operators(*, hidden: int, shape: MambaShape, prefix: str = "", source
         gate_operator(inputs=(names["scan"], names["in_proj"]), width=inner, prefix=prefix),
     ]
     if shape.gate_norm:
-        operators.append(width_norm(source=names["gate"], width=inner, gain=inner, prefix=prefix))
+        norm = width_norm(source=names["gate"], width=inner, gain=inner, prefix=prefix)
+        operators.append(replace(norm, groups=scan.groups if shape.grouped else 1))
     operators.append(
         linear(names["out_proj"], source=operators[-1].name, reads=(inner,), writes=(width,), klass=klass, bias=shape.proj_bias)
     )

@@ -5,19 +5,21 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from shardwright.errors import ModelError, nearest
 from shardwright.model.families.registry import ARCHITECTURES, REGISTRY
+from shardwright.model.families.settings import differences, settings_of_fields
 from shardwright.model.families.unread import unread_fields
 from shardwright.model.ir.fields import Fields, shown
 from shardwright.model.ir.graph import Model
 
 Builder = Callable[[Fields], Model]
 
+TEXT_CONFIGS: Final = ("text_config", "llm_config", "language_config")
 MAX_FILE_BYTES: Final = 2**24
 MAX_PARAMETERS: Final = 10**17
 
@@ -88,7 +90,15 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
         raise ModelError(f"{fields.source}: the fields do not fit together: {error}", hint=hint) from None
     if model.num_parameters > MAX_PARAMETERS:
         fields.fail(f"the fields describe {model.num_parameters:.3g} parameters", hint="check layers, hidden size, experts, vocabulary")
-    return replace(model, unread=unread_fields(fields))
+    text = language_config(mapping)
+    settings = settings_of_fields(text, architecture=model.architecture, source=fields.source)
+    return replace(model, unread=unread_fields(fields), settings=settings, differs=differences(text, model=model))
+
+
+def language_config(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The object that says what the layers of the language model compute."""
+    nested: Iterator[dict[str, Any]] = (mapping[name] for name in TEXT_CONFIGS if isinstance(mapping.get(name), dict))
+    return {**mapping, **next(nested, {})}
 
 
 def architecture_of(fields: Fields) -> str:
@@ -103,7 +113,7 @@ def built(key: str, fields: Fields) -> Model:
     """The model, without a name, that the builder of an architecture or model type makes."""
     target = REGISTRY.get(key)
     if target is None:
-        nested = fields.present("text_config", "llm_config", "language_config")
+        nested = fields.present(*TEXT_CONFIGS)
         hint = "its text_config alone may be one that is" if nested else _near_architecture(key)
         raise ModelError(f"{fields.source}: architecture {shown(key)} is not supported", hint=hint)
     fields.reading.builders[fields.path] = target

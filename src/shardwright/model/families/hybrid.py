@@ -137,6 +137,7 @@ def _expanded_mamba(fields: Fields, *, inner: str = "") -> MambaShape:
         conv_bias=fields.flag("mamba_conv_bias", default=True),
         proj_bias=bias,
         gate_norm=fields.flag("mamba_rms_norm", default=False) if inner else True,
+        grouped=bool(inner),
     )
 
 

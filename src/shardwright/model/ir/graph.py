@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from shardwright.model.ir.block import Block
+from shardwright.model.ir.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class Model:
         max_context: tokens; 0 if unbounded.
         base: the model before some of it was frozen or given adapters; None = all of it is trained.
         unread: fields of the configuration that nobody reads and nobody knows to be harmless. They say nothing of what the model is.
+        settings: numbers that it computes with. differs: how what we compute differs from the published model, one phrase each.
     """
 
     blocks: tuple[Block, ...]
@@ -43,6 +45,9 @@ class Model:
     max_context: int = 0
     base: Model | None = field(default=None, compare=False, repr=False)
     unread: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    # Digests of problems are made of what is printed, and no plan depends on either.
+    settings: Settings = field(default=Settings(), repr=False)
+    differs: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         names: set[str] = set()

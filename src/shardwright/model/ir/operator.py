@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
@@ -130,6 +130,7 @@ class Operator:
         gated: ACTIVATION that multiplies two halves (SwiGLU, GeGLU): reads twice what it writes.
         clamped: both halves of a gate are limited before they are multiplied.
         adapted: a product of two factors is added to its weights (see `adapters`).
+        groups: NORM over equal parts of its width, each with a mean square of its own; its gain is as wide as all of them.
     """
 
     name: str
@@ -146,6 +147,8 @@ class Operator:
     gated: bool = False
     clamped: bool = False
     adapted: bool = False
+    # As a model's settings, it changes what is computed and no price: digests of problems are made of what is printed.
+    groups: int = field(default=1, repr=False)
 
     @property
     def adapters(self) -> tuple[Parameter, ...]:

@@ -270,13 +270,13 @@ def own_moves(operator: Operator, structure: Placing, context: Context) -> list[
 
 
 def _norm_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
-    """Sums of squares (and sums, of a LayerNorm) of tokens whose width, or heads under one gain, lie on several devices."""
+    """Sums of squares (and sums, of a LayerNorm) of tokens whose width, or heads under one gain, lie on several devices, for each group."""
     gains = [p.extents[0] for p in operator.parameters if not p.name.endswith(".bias")]
     split = structure.members(operator, Dim.HEADS if any(g.dim is Dim.HEADS for g in gains) else Dim.HIDDEN)
     spanned = sum(gain.size == extent.size and extent.runs > 1 for gain, extent in zip(gains, operator.reads, strict=False))
     if not split or not spanned:
         return []
-    sums = spanned * (2 if len(gains) < len(operator.parameters) else 1)
+    sums = spanned * operator.groups * (2 if len(gains) < len(operator.parameters) else 1)
     statistics = local_tokens(operator.klass, structure, context).scaled(sums * 4)
     return [_move(operator, phase, Collective.ALL_REDUCE, "tp", (statistics,), Exposure.BLOCKING, split) for phase in (Phase.F, Phase.I)]
 

@@ -15,6 +15,7 @@ from shardwright.cost.stage_costs import StageCosts, sharing
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster
 from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.tensor import Dim
 from shardwright.program.instances import TaskKind
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import TABLE_SEARCH, ActionRows
@@ -62,6 +63,15 @@ class StageOption:
     alike: object
     leaves: bool = False
     plain: StageOption | None = None
+
+    @property
+    def copies(self) -> bool:
+        """Devices may compute the same: those that read it wait for one of them."""
+        return any(_copies(placement.split) for placement in self.stage.placements)
+
+
+def _copies(split: Split | None) -> bool:
+    return split is not None and (split.dim is Dim.REPLICATE or any(map(_copies, split.children)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

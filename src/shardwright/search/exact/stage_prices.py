@@ -72,7 +72,7 @@ def shape_bounds(choices: tuple[StageChoices, ...], microbatches: int, *, contex
     """A lower bound of each shape, picoseconds, one axis a stage.
 
     max over stages of head + m (forward + backward) + max(last bucket, tail), head and tail being the forwards and backwards of the stages
-    before it on their fastest family; then the slowest update. Left out: messages.
+    before it on their fastest family; then the slowest update. Of copies the tail follows the fastest. Left out: messages.
 
     Args:
         context: there are other lanes, which may leave their islands too. Then sums, the norm and memory depend on them, and are left
@@ -101,7 +101,8 @@ def _bounds(choices: tuple[StageChoices, ...], microbatches: int, *, context: bo
     for stage, chosen in enumerate(choices):
         own = [microbatches * (o.forward + o.backward) for o in chosen.options]
         reduced = along(stage, [int((w + (0 if context else o.reduced)).max()) for w, o in zip(own, chosen.options, strict=True)])
-        busy = along(stage, [int(w.max()) for w in own])
+        # What copies compute is there as soon as one of them has it.
+        busy = along(stage, [int(w.min() if o.copies else w.max()) for w, o in zip(own, chosen.options, strict=True)])
         bound = np.maximum(bound, head + np.maximum(reduced, busy + tail))
         head = head + along(stage, [int(o.forward.min()) for o in chosen.options])
         tail = tail + along(stage, [int(o.backward.min()) for o in chosen.options])

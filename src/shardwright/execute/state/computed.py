@@ -1,0 +1,51 @@
+"""What a checkpoint's model computes, beside the shapes of its parameters: heads, routing, scans, numbers. Kept with it, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from shardwright.errors import DataError
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import Settings
+
+
+def computed(model: Model, settings: Settings) -> dict[str, Any]:
+    """Names and values, ``layer.core.attention.heads`` = 6: of settings, and of the shapes of each block's operators."""
+    found = dict(_leaves("settings", settings))
+    for block in model.blocks:
+        for operator in block.operators:
+            for name in ("attention", "experts", "scan"):
+                found |= dict(_leaves(f"{block.name}.{operator.name}.{name}", getattr(operator, name)))
+            found[f"{block.name}.{operator.name}.groups"] = operator.groups
+    return found
+
+
+def require_same(saved: Mapping[str, Any], model: Model, settings: Settings, *, folder: Path) -> None:
+    """Raise where a checkpoint was made by a model that computes something else.
+
+    Raises:
+        DataError: the first name whose value differs, with both.
+    """
+    own = computed(model, settings)
+    for name in sorted({*saved, *own}):
+        if saved.get(name) != own.get(name):
+            raise DataError(
+                f"{folder}: its model computes with {name} = {_said(saved.get(name))}, this one with {_said(own.get(name))}",
+                hint="resume with the model, or the weights, that it was begun with",
+            )
+
+
+def _leaves(path: str, value: Any) -> list[tuple[str, Any]]:
+    if is_dataclass(value) and not isinstance(value, type):
+        return [leaf for one in fields(value) for leaf in _leaves(f"{path}.{one.name}", getattr(value, one.name))]
+    if isinstance(value, Enum):
+        return [(path, value.value)]
+    return [(path, value if value is None or isinstance(value, (bool, int, float, str)) else repr(value))]
+
+
+def _said(value: object) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:60]
