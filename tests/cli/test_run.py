@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.cli.main import run
+from shardwright.execute.state.lock import held
 from tests.cli import ranks
 
 CONFIG = {
@@ -172,6 +173,78 @@ def test_a_killed_rank_ends_the_run_with_an_error(folder: Path) -> None:
     assert process.returncode == 5
     assert "error: rank 1 was killed by SIGKILL [run.peer]" in err
     assert "hint: run again: it goes on from the last checkpoint" in err
+
+
+def test_ranks_end_with_the_process_that_started_them(folder: Path, tmp_path: Path) -> None:
+    process = started([*words(folder, "two.plan", steps=10_000), "--checkpoints", str(tmp_path / "saved")])
+    until(process, "step     1/")
+    ranks = [pid for pid in children(process.pid) if "RANK" in environment(pid)]
+    assert len(ranks) == 2
+    process.kill()
+    process.communicate(timeout=DEADLINE_S)
+    deadline = time.monotonic() + DEADLINE_S
+    while any(runs(pid) for pid in ranks):
+        assert time.monotonic() < deadline, "ranks go on without the process that started them"
+        time.sleep(0.05)
+
+
+def test_the_end_of_a_terminal_ends_a_run_with_a_checkpoint(folder: Path, tmp_path: Path) -> None:
+    process = started([*words(folder, "two.plan", steps=10_000), "--checkpoints", str(tmp_path)])
+    until(process, "step     1/")
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, err
+    assert len(list(tmp_path.glob("step-*"))) == 1, out
+
+
+def test_a_folder_of_checkpoints_has_one_run_at_a_time(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with held(tmp_path):
+        assert run([*words(folder, "one.plan"), "--checkpoints", str(tmp_path)]) == 2
+        assert run([*words(folder, "two.plan"), "--checkpoints", str(tmp_path)]) == 2
+    assert said.readouterr().err.count("another run writes its checkpoints there") == 2
+    (tmp_path / "file").touch()
+    assert run([*words(folder, "one.plan"), "--checkpoints", str(tmp_path / "file" / "in")]) == 9
+    (tmp_path / "step-foo").mkdir()
+    (tmp_path / "step-foo" / "manifest.json").touch()
+    assert run([*words(folder, "one.plan"), "--checkpoints", str(tmp_path)]) == 0
+    assert "going on from" not in said.readouterr().err
+    assert run([*words(folder, "one.plan", steps=3), "--checkpoints", str(tmp_path)]) == 0
+    assert f"going on from {tmp_path / 'step-00000002'}" in said.readouterr().err
+
+
+def test_a_loss_that_is_no_number_ends_the_run(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run([*words(folder, "one.plan", steps=9), "--rate", "1e200", "--clip", "0", "--checkpoints", str(tmp_path), "--every", "1"]) == 7
+    err = said.readouterr().err
+    step = int(re.search(r"the loss of step (\d+) is nan: nothing of it is saved", err).group(1))  # type: ignore[union-attr]
+    assert not list(tmp_path.glob(f"step-*{step}"))
+
+
+BROKEN = """import os
+if os.environ.get("RANK") == "1":
+    from shardwright.execute.launch import running
+
+    def broken(*asked, **more):
+        raise KeyError("lost on the way")
+
+    running.run_rank = broken
+"""
+
+
+def test_what_nobody_expected_on_another_rank_is_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BROKEN)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))))
+    process = started(words(folder, "two.plan", steps=10_000))
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1, err
+    assert "error: rank 1: unexpected KeyError: 'lost on the way'" in err
+
+
+def runs(pid: int) -> bool:
+    """The process is there, and not only as what its parent has not asked for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def children(parent: int) -> list[int]:

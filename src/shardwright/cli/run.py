@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +15,11 @@ from shardwright.api.stored import stored_plan
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import ShardwrightError, UsageError
-from shardwright.execute.launch.launch import INTERRUPTED, is_rank, launch, write_error
+from shardwright.execute.launch.alive import end_with_launcher
+from shardwright.execute.launch.launch import FOLDER, INTERRUPTED, is_rank, launch, write_error
 from shardwright.execute.launch.run_report import BACKENDS, FORMATS, OWN, TEXT, RunOptions, RunStep
+from shardwright.execute.state.folders import latest
+from shardwright.execute.state.lock import held
 from shardwright.files.plan_file import read_saved
 from shardwright.files.text import to_text
 from shardwright.files.trace_file import trace_text
@@ -82,7 +86,13 @@ def run(
         valued = {**options, "trace": trace, "timeout": timeout}
         given = [word for name, value in valued.items() if value not in (None, "") for word in (f"--{name}", str(value))]
         switches = [flag for flag, is_on in (("--shuffle", shuffle), ("--json", as_json), ("--quiet", quiet), ("--debug", debug)) if is_on]
-        raise typer.Exit(launch(["run", str(path), *files, *given, *switches], ranks=ranks))
+        with held(checkpoints) if checkpoints is not None else nullcontext():
+            _say_resumed(checkpoints, quiet=quiet or as_json)
+            raise typer.Exit(launch(["run", str(path), *files, *given, *switches], ranks=ranks))
+    if FOLDER in os.environ:
+        end_with_launcher(os.environ)
+    else:
+        _say_resumed(checkpoints, quiet=quiet or as_json)
     asked = RunOptions(data=read_data(data), shuffle=shuffle, trace=trace is not None, timeout_s=timeout, **options)
     first = os.environ.get("RANK", "0") == "0"
     tokens = stored.problem.job.tokens_per_step
@@ -97,6 +107,10 @@ def run(
         if write_error(error, os.environ):
             raise typer.Exit(error.exit_code) from error
         raise
+    except Exception as error:
+        text = " ".join(f"rank {os.environ.get('RANK', '0')}: unexpected {type(error).__name__}: {error}".split())
+        write_error(ShardwrightError(text[:400], hint="this is a bug; run again with --debug for the traceback"), os.environ)
+        raise
     if first and trace is not None and report.trace is not None:
         screen.save(trace, trace_text(report.trace))
     if first:
@@ -108,6 +122,12 @@ def run(
             screen.show(render_run(report, cluster=stored.cluster))
     if report.stopped:
         raise typer.Exit(INTERRUPTED)
+
+
+def _say_resumed(checkpoints: Path | None, *, quiet: bool) -> None:
+    newest = latest(checkpoints) if checkpoints is not None else None
+    if newest is not None and not quiet and os.environ.get("RANK", "0") == "0":
+        screen.note(f"going on from {newest}")
 
 
 def read_data(words: Sequence[str]) -> tuple[tuple[str, Path], ...]:

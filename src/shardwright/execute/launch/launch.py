@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 from shardwright.errors import ShardwrightError, StrategyError
+from shardwright.execute.launch.alive import VARIABLE, ending, lifeline
 
 FOLDER = "SHARDWRIGHT_LAUNCH"
 """Environment variable: where a rank that was started here says why it ended."""
@@ -23,6 +24,8 @@ POLL_S = 0.05
 GRACE_S = 20.0
 """How long other ranks may take to end by themselves once one has failed."""
 PEER = "run.peer"
+LAST = 500
+"""Characters of the last line of a rank that ended without an error of ours."""
 INTERRUPTED = 130
 
 
@@ -34,15 +37,16 @@ def is_rank(environment: Mapping[str, str]) -> bool:
 def launch(words: Sequence[str], *, ranks: int) -> int:
     """Start ``shardwright words`` as so many ranks, and wait for all; the exit code of the run.
 
-    Rank 0 writes to this process's output. An interrupt (Ctrl-C) is passed on: ranks end after the step that they are in, a second one ends
-    them at once. When a rank fails the others are given `GRACE_S` seconds.
+    Rank 0 writes to this process's output. An interrupt (Ctrl-C), or the end of the terminal, is passed on: ranks end after the step that
+    they are in, a second one ends them at once. When a rank fails the others are given `GRACE_S` seconds; when this process is killed, all
+    ranks end.
 
     Raises:
         ShardwrightError: the first rank's own error; run.peer if a rank was killed.
     """
-    with TemporaryDirectory(prefix="shardwright-") as name:
-        folder = Path(name)
-        processes = [_start(words, rank=rank, ranks=ranks, port=port, folder=folder) for port in (_free_port(),) for rank in range(ranks)]
+    with TemporaryDirectory(prefix="shardwright-") as name, lifeline() as alive:
+        folder, port = Path(name), _free_port()
+        processes = [_start(words, rank=rank, ranks=ranks, port=port, folder=folder, alive=alive) for rank in range(ranks)]
         try:
             with _passed_on(processes):
                 failed = _wait(processes)
@@ -56,7 +60,7 @@ def launch(words: Sequence[str], *, ranks: int) -> int:
         return max(process.returncode for process in processes)
 
 
-def _start(words: Sequence[str], *, rank: int, ranks: int, port: int, folder: Path) -> subprocess.Popen[bytes]:
+def _start(words: Sequence[str], *, rank: int, ranks: int, port: int, folder: Path, alive: int) -> subprocess.Popen[bytes]:
     here = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -64,20 +68,27 @@ def _start(words: Sequence[str], *, rank: int, ranks: int, port: int, folder: Pa
         "LOCAL_WORLD_SIZE": ranks,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
+        VARIABLE: alive,
     }
     # Threads of ranks that share cores would wait for each other.
     threads = {"OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // ranks, 1))}
     environment = {**threads, **os.environ, **{key: str(value) for key, value in here.items()}, FOLDER: str(folder)}
-    quiet = None if rank == 0 else subprocess.DEVNULL
-    # Of its own session: an interrupt of the terminal reaches this process alone, which passes it on once.
-    return subprocess.Popen(
-        [sys.executable, "-m", "shardwright", *words],
-        env=environment,
-        stdout=quiet,
-        stderr=quiet,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with _said_by(folder, rank).open("wb") as said:
+        # Of its own session: an interrupt of the terminal reaches this process alone, which passes it on once.
+        return subprocess.Popen(
+            [sys.executable, "-m", "shardwright", *words],
+            env=environment,
+            stdout=None if rank == 0 else subprocess.DEVNULL,
+            stderr=None if rank == 0 else said,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=(alive,),
+        )
+
+
+def _said_by(folder: Path, rank: int) -> Path:
+    """Where a rank other than the first writes what it says."""
+    return folder / f"said-{rank}"
 
 
 def _free_port() -> int:
@@ -96,7 +107,7 @@ def _passed_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
             if process.poll() is None:
                 process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, pass_on) for number in ending()}
     try:
         yield
     finally:
@@ -125,7 +136,8 @@ def _cause(failed: Sequence[int], processes: Sequence[subprocess.Popen[bytes]], 
     for rank in failed:
         code = processes[rank].returncode
         if said[rank] is None:
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            last = _said_by(folder, rank).read_text(errors="replace").strip().rpartition("\n")[2][:LAST]
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}{last and f': {last}'}"
             return StrategyError(f"rank {rank} {how}", hint="run again: it goes on from the last checkpoint", rule=PEER)
     errors = [error for error in said.values() if error is not None]
     return next((e for e in errors if PEER not in e.message), errors[0])

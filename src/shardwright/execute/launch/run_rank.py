@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from pathlib import Path
 
-from shardwright.errors import StrategyError
+from shardwright.errors import DataError, StrategyError
 from shardwright.execute.interpreter.recorder import Recorder
 from shardwright.execute.shares.parameters import Source
 from shardwright.execute.training.process_group import process_group
@@ -47,7 +48,7 @@ def run_rank(
             save. recorder: has the last step.
 
     Raises:
-        StrategyError: run.world; errors of `Network`. DataError: the newest checkpoint is not usable.
+        StrategyError: run.world; errors of `Network`. DataError: the newest checkpoint is not usable; a loss is no number.
     """
     with process_group(timeout_s=timeout_s, alone=len(known.devices) == 1) as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
@@ -66,6 +67,11 @@ def run_rank(
                 reports.append(one)
                 if report is not None:
                     report(one)
+                if not isfinite(one.loss):
+                    raise DataError(
+                        f"the loss of step {one.step} is {one.loss}: nothing of it is saved",
+                        hint="a smaller --rate, a --clip, or other data; the checkpoint before is whole",
+                    )
                 if checkpoints is not None and (one.stopped or one.step == steps or (every and one.step % every == 0)):
                     save_rank(members, known, checkpoints, rank=rank)
                 if one.stopped:

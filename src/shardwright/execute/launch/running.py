@@ -8,8 +8,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import FrameType
 
 import torch
@@ -17,14 +18,17 @@ import torch.distributed as dist
 
 from shardwright.errors import StrategyError, UsageError
 from shardwright.execute.interpreter.recorder import Recorder, collected
+from shardwright.execute.launch.alive import ending
+from shardwright.execute.launch.launch import FOLDER
 from shardwright.execute.launch.run_rank import ranks_of, run_rank
 from shardwright.execute.launch.run_report import NATIVE, OWN, RunMemory, RunOptions, RunReport, RunStep
 from shardwright.execute.native.form import native_form
 from shardwright.execute.native.rules import remarks, require_expressible
 from shardwright.execute.numerics.precision import Precision, precision_of, uniform
 from shardwright.execute.shares.parameters import Source
-from shardwright.execute.state.folders import latest
+from shardwright.execute.state.folders import latest, step_of
 from shardwright.execute.state.initial import InitialValues
+from shardwright.execute.state.lock import held
 from shardwright.execute.training.data import open_tokens
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.process_group import process_group
@@ -91,7 +95,8 @@ def run_plan(
 
     Raises:
         StrategyError: the plan breaks a rule or holds what is not executed; run.world, run.peer, run.timeout. DataError: tokens, weights or
-            the newest checkpoint cannot be used. UsageError: there is no such device; nothing is left to do.
+            the newest checkpoint cannot be used; a loss is no number. UsageError: there is no such device; nothing is left to do; another
+            run writes to the folder of checkpoints. OutputError: it cannot be written to.
     """
     on = _device(options.on)
     model, job = problem.model, problem.job
@@ -104,7 +109,8 @@ def run_plan(
     tokens = open_tokens(dict(options.data), model=model, job=job, seed=options.seed if options.shuffle else None, share=share)
     _check_left(options)
     native = _native(problem, plan, options) if options.backend == NATIVE else None
-    with process_group(timeout_s=options.timeout_s, alone=len(known.devices) == 1 and native is None) as (rank, ranks):
+    group = process_group(timeout_s=options.timeout_s, alone=len(known.devices) == 1 and native is None)
+    with _kept(options.checkpoints), group as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
         before = _held(on)
         log = _Log(watch=watch if rank == 0 else None)
@@ -225,8 +231,14 @@ def _device(text: str) -> torch.device:
 
 def _check_left(options: RunOptions) -> None:
     newest = latest(options.checkpoints) if options.checkpoints is not None else None
-    if newest is not None and int(newest.name.rpartition("-")[2]) >= options.steps:
+    if newest is not None and step_of(newest.name) >= options.steps:
         raise UsageError(f"{newest} has all {options.steps} steps", hint="more --steps, or another --checkpoints folder")
+
+
+def _kept(checkpoints: Path | None) -> AbstractContextManager[None]:
+    """The folder of checkpoints is this run's: on its first rank, unless the process that started the ranks has it."""
+    first = os.environ.get("RANK", "0") == "0" and FOLDER not in os.environ
+    return held(checkpoints) if checkpoints is not None and first else nullcontext()
 
 
 def _held(on: torch.device) -> int:
@@ -255,7 +267,7 @@ def _interruptible() -> Iterator[Stop]:
             raise KeyboardInterrupt
         stop.asked = True
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in ending()}
     try:
         yield stop
     finally:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
 
 MANIFEST = "manifest.json"
+_NAMED: Final = re.compile(r"step-\d+")
 
 
 def latest(root: Path) -> Path | None:
@@ -12,7 +15,13 @@ def latest(root: Path) -> Path | None:
 
     A process that died while it replaced a checkpoint by one of the same step may have left only the one that was to be replaced.
     """
-    found = {p.name: p for p in root.glob("step-*") if (p / MANIFEST).exists()}
+    found = {p.name: p for p in root.glob("step-*") if _NAMED.fullmatch(p.name) and (p / MANIFEST).exists()}
     for path in root.glob(".step-*.before"):
-        found.setdefault(path.name[1 : -len(".before")], path)
-    return found[max(found)] if found else None
+        if _NAMED.fullmatch(name := path.name[1 : -len(".before")]):
+            found.setdefault(name, path)
+    return found[max(found, key=step_of)] if found else None
+
+
+def step_of(name: str) -> int:
+    """The step of a checkpoint by its folder's name, ``step-00000012`` or ``.step-00000012.before``."""
+    return int(name.removesuffix(".before").rpartition("-")[2])

@@ -1,0 +1,44 @@
+"""A folder of checkpoints is one run's at a time, and is tried before anything is trained. Needs no PyTorch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from shardwright.errors import OutputError, UsageError
+
+LOCK = ".lock"
+
+
+@contextmanager
+def held(root: Path) -> Iterator[None]:
+    """Make the folder if need be, and keep other runs out of it; the lock ends with the process, however it ends.
+
+    Raises:
+        OutputError: it cannot be made or written to. UsageError: another run has it.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        file = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise OutputError(f"{root}: {error.strerror}", hint="--checkpoints takes a folder that can be written") from None
+    try:
+        _lock(file, root)
+        yield
+    finally:
+        os.close(file)
+
+
+def _lock(file: int, root: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(f"{root}: another run writes its checkpoints there", hint="another --checkpoints folder") from None
+    except OSError:  # a file system without locks
+        return
