@@ -15,10 +15,11 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
 from shardwright.execute.state.initial import InitialValues
-from shardwright.execute.training import data
-from shardwright.execute.training.data import description_of, open_tokens, shuffled, write_tokens
+from shardwright.execute.training import token_files
+from shardwright.execute.training.data import open_tokens, shuffled
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.step import unsplit
+from shardwright.execute.training.token_files import description_of, write_tokens
 from shardwright.execute.training.tokenizer import BEGIN, END, VOCABULARY, encode, tokenise, tokenise_shipped
 from shardwright.execute.training.train import member, training
 from shardwright.job.training import SequenceLength, TrainingJob
@@ -118,7 +119,7 @@ def test_unusable_data_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytes
     assert "no such file" in _refused(path)
     good = np.arange(20, dtype=np.uint16)
     assert "has 8 tokens, a batch needs 9 (2 x 4 of text)" in refused(good[:8])
-    monkeypatch.setattr(data, "CHUNK", 5)
+    monkeypatch.setattr(token_files, "CHUNK", 5)
     outside = good.copy()
     outside[[13, 17]] = 64
     assert "token 64 at 13 is outside the vocabulary of 64" in refused(outside)
@@ -133,7 +134,7 @@ def test_unusable_data_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytes
 
 
 def test_processes_divide_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "CHUNK", 5)
+    monkeypatch.setattr(token_files, "CHUNK", 5)
     tokens = np.arange(20)
     tokens[13] = 64
     np.save(tmp_path / "text.npy", tokens)

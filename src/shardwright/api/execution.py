@@ -8,8 +8,9 @@ from pathlib import Path
 from shardwright.api.problems import Progress
 from shardwright.api.rules import check_plan
 from shardwright.api.stored import Stored, stored_plan
-from shardwright.errors import DataError, UsageError, nearest
-from shardwright.execute.launch.run_report import BACKENDS, FORMATS, RunMemory, RunOptions, RunReport, RunStep
+from shardwright.errors import DataError, UsageError
+from shardwright.execute.launch.checked import require_runnable
+from shardwright.execute.launch.run_report import RunMemory, RunOptions, RunReport, RunStep
 from shardwright.execute.proof.proof import Proof
 from shardwright.files.stored import StoredSimulation
 from shardwright.program.same import Same
@@ -50,9 +51,7 @@ def run(stored: Stored, options: RunOptions, *, watch: Callable[[RunStep], None]
     Raises:
         UsageError: PyTorch is not installed; others of `execute.running.run_plan`.
     """
-    for what, word, known in (("backend", options.backend, BACKENDS), ("formats", options.formats, FORMATS)):
-        if word not in known:
-            raise UsageError(f"unknown {what} {word[:40]!r}", hint=nearest(word, known))
+    require_runnable(stored.problem, options)
     try:
         from shardwright.execute.launch.running import run_plan  # PyTorch is an extra
     except ImportError as error:

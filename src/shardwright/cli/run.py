@@ -16,6 +16,7 @@ from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import ShardwrightError, UsageError
 from shardwright.execute.launch.alive import end_with_launcher
+from shardwright.execute.launch.checked import require_runnable
 from shardwright.execute.launch.launch import FOLDER, INTERRUPTED, is_rank, launch, write_error
 from shardwright.execute.launch.run_report import BACKENDS, FORMATS, OWN, TEXT, RunOptions, RunStep
 from shardwright.execute.state.folders import latest
@@ -80,6 +81,8 @@ def run(
         "backend": backend,
         "formats": formats,
     }
+    asked = RunOptions(data=read_data(data), shuffle=shuffle, trace=trace is not None, timeout_s=timeout, **options)
+    require_runnable(stored.problem, asked)
     ranks = execution.num_ranks(stored)
     if ranks > 1 and not is_rank(os.environ):
         files = [word for one in data for word in ("--data", one)]
@@ -93,7 +96,6 @@ def run(
         end_with_launcher(os.environ)
     else:
         _say_resumed(checkpoints, quiet=quiet or as_json)
-    asked = RunOptions(data=read_data(data), shuffle=shuffle, trace=trace is not None, timeout_s=timeout, **options)
     first = os.environ.get("RANK", "0") == "0"
     tokens = stored.problem.job.tokens_per_step
 

@@ -26,7 +26,7 @@ from shardwright.execute.native.form import native_form
 from shardwright.execute.native.rules import remarks, require_expressible
 from shardwright.execute.numerics.precision import Precision, precision_of, uniform
 from shardwright.execute.shares.parameters import Source
-from shardwright.execute.state.folders import latest, step_of
+from shardwright.execute.state.folders import latest
 from shardwright.execute.state.initial import InitialValues
 from shardwright.execute.state.lock import held
 from shardwright.execute.training.data import open_tokens
@@ -107,7 +107,6 @@ def run_plan(
     ranks_of(known, ranks=world)
     share = (int(os.environ.get("RANK", "0")), world)
     tokens = open_tokens(dict(options.data), model=model, job=job, seed=options.seed if options.shuffle else None, share=share)
-    _check_left(options)
     native = _native(problem, plan, options) if options.backend == NATIVE else None
     group = process_group(timeout_s=options.timeout_s, alone=len(known.devices) == 1 and native is None)
     with _kept(options.checkpoints), group as (rank, ranks):
@@ -227,12 +226,6 @@ def _device(text: str) -> torch.device:
     if text not in ("", "cpu") and not text.startswith("cuda"):
         raise UsageError(f"--on {text[:40]!r} is no device that runs plans", hint="cpu or cuda")
     return torch.device(text or ("cuda" if torch.cuda.is_available() else "cpu"))
-
-
-def _check_left(options: RunOptions) -> None:
-    newest = latest(options.checkpoints) if options.checkpoints is not None else None
-    if newest is not None and step_of(newest.name) >= options.steps:
-        raise UsageError(f"{newest} has all {options.steps} steps", hint="more --steps, or another --checkpoints folder")
 
 
 def _kept(checkpoints: Path | None) -> AbstractContextManager[None]:

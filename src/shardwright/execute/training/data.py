@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from shardwright.errors import DataError
 from shardwright.execute.interpreter.device import Batch
+from shardwright.execute.training.token_files import TEXT, open_rows
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
-
-CHUNK = 1 << 24
-KINDS = ("uint8", "uint16", "uint32", "int32", "int64")
-TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,104 +81,14 @@ def shuffled(place: int, count: int, *, seed: tuple[int, ...]) -> int:
 def open_tokens(
     files: Path | Mapping[str, Path], *, model: Model, job: TrainingJob, seed: int | None = None, share: tuple[int, int] = (0, 1)
 ) -> TokenBatches:
-    """Open a ``.npy`` file of one row of integers for each sequence, and refuse what no step could use.
+    """The batches of files of tokens, which are refused where no step could use them.
 
     Args:
         files: of every sequence, or of the text alone. seed: of the order of windows; None = as they stand. share: (i, n): look at every
             n-th piece of a file for tokens outside the vocabulary, where n processes divide the work.
 
     Raises:
-        DataError: no file, or another sequence than the job's; not such a file; another dtype than its description says; shorter than a
-            batch; a token outside the vocabulary. File, number and what to change are said.
+        DataError: as `token_files.open_rows`.
     """
-    given = {TEXT: files} if isinstance(files, Path) else dict(files)
-    lengths = {s.name: s.tokens for s in job.sequences}
-    for name in [*(n for n in lengths if n not in given), *(n for n in given if n not in lengths)]:
-        shown = ", ".join(str(path) for path in given.values())
-        wanted = "no file has the" if name in lengths else "the job has no"
-        raise DataError(f"{shown}: {wanted} sequence {name}", hint=f"give one file for each of {', '.join(lengths)}")
-    rows = {name: _row(path) for name, path in given.items()}
-    for name, row in rows.items():
-        _require_described(given[name], row, vocab=model.vocab)
-        wanted_tokens = job.global_batch * lengths[name] + (name == TEXT)
-        if len(row) < wanted_tokens:
-            raise DataError(
-                f"{given[name]} has {len(row)} tokens, a batch needs {wanted_tokens} ({job.global_batch} x {lengths[name]} of {name})",
-                hint="use more text, a smaller batch or shorter sequences",
-            )
-    for name, row in rows.items():
-        _require_inside(given[name], row, vocab=model.vocab, share=share)
-    return TokenBatches(rows=rows, lengths=lengths, samples=job.global_batch, seed=seed)
-
-
-def _row(path: Path) -> np.ndarray:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file", hint="make one of a text: shardwright tokenise")
-    try:
-        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} is not a whole file of tokens: {error}", hint="make one of a text: shardwright tokenise") from None
-    if not isinstance(tokens, np.ndarray):
-        raise DataError(f"{path} is an archive, not a file of tokens", hint="write it with numpy.save")
-    if tokens.ndim != 1 or tokens.dtype.name not in KINDS:
-        raise DataError(f"{path} has {tokens.ndim} dims of {tokens.dtype}", hint=f"one row of {', '.join(KINDS)}")
-    return tokens
-
-
-def description_of(path: Path) -> Path:
-    """Where the description of a file of tokens lies."""
-    return path.with_name(f"{path.name}.json")
-
-
-def _require_described(path: Path, row: np.ndarray, *, vocab: int) -> None:
-    """Raise where the description beside a file says something else than the file, or a larger vocabulary than the model's."""
-    said = description_of(path)
-    if not said.is_file():
-        return
-    try:
-        description: Any = json.loads(said.read_text())
-        wanted = (str(description["dtype"]), int(description["tokens"]))
-        vocabulary = int(description["vocabulary"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{said} does not describe a file of tokens: {error!r}", hint="remove it, or make both again") from None
-    if wanted != (row.dtype.name, len(row)):
-        raise DataError(
-            f"{path} has {len(row)} tokens of {row.dtype.name}, {said.name} says {wanted[1]} of {wanted[0]}", hint="make both again"
-        )
-    if vocabulary > vocab:
-        raise DataError(
-            f"{path} was made with a vocabulary of {vocabulary}, the model has {vocab}",
-            hint=f"use the model's own tokenizer, or a model with vocab_size {vocabulary} or more",
-        )
-
-
-def _require_inside(path: Path, row: np.ndarray, *, vocab: int, share: tuple[int, int]) -> None:
-    """Raise for the first token outside the vocabulary; a dtype that holds none is not searched."""
-    bounds = np.iinfo(row.dtype)
-    if bounds.min >= 0 and bounds.max < vocab:
-        return
-    for start in range(share[0] * CHUNK, len(row), share[1] * CHUNK):
-        part = row[start : start + CHUNK]
-        if int(part.max()) >= vocab or int(part.min()) < 0:
-            at = start + int(np.argmax((part >= vocab) | (part < 0)))
-            raise DataError(
-                f"{path}: token {int(row[at])} at {at} is outside the vocabulary of {vocab}",
-                hint="use the model's own tokenizer, or a model with a larger vocab_size",
-            )
-
-
-def write_tokens(path: Path, tokens: np.ndarray, *, vocabulary: int, tokenizer: str = "") -> None:
-    """A file of tokens in the smallest dtype that holds the vocabulary, and its description beside it.
-
-    Raises:
-        DataError: a token is outside the vocabulary; the file cannot be written.
-    """
-    kind = next(k for k in ("uint8", "uint16", "uint32") if vocabulary - 1 <= np.iinfo(k).max)
-    _require_inside(path, tokens, vocab=vocabulary, share=(0, 1))
-    description = {"tokenizer": tokenizer, "vocabulary": vocabulary, "dtype": kind, "tokens": len(tokens)}
-    try:
-        with path.open("wb") as file:
-            np.save(file, tokens.astype(kind))
-        description_of(path).write_text(json.dumps(description) + "\n")
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror}", hint="give a path in a folder with room") from None
+    rows = open_rows(files, model=model, job=job, share=share)
+    return TokenBatches(rows=rows, lengths={s.name: s.tokens for s in job.sequences}, samples=job.global_batch, seed=seed)

@@ -12,6 +12,8 @@ from typing import Final
 from shardwright.errors import DataError
 
 Rules = Mapping[str, "Rule"]
+CONFIG: Final = "config.json"
+"""What says which model a folder of weights is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

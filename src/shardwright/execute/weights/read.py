@@ -14,13 +14,13 @@ import torch
 from shardwright.errors import DataError, ModelError
 from shardwright.execute.shares.parameters import Key, whole_shape
 from shardwright.execute.state.initial import InitialValues
-from shardwright.execute.weights.families import Family, family_of
+from shardwright.execute.weights.families import CONFIG, Family, family_of
 from shardwright.execute.weights.layout import Patch, Stored, adapters, owned, patches, stored
 from shardwright.model.families.huggingface import load_config
 from shardwright.model.ir.graph import Model
 from shardwright.program.layout.layout import Box, count
 
-INDEX, SINGLE, CONFIG = "model.safetensors.index.json", "model.safetensors", "config.json"
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 

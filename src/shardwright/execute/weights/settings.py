@@ -1,12 +1,11 @@
-"""The numbers that a folder of weights was trained with."""
+"""The numbers that a folder of weights was trained with. Needs no PyTorch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.weights.families import family_of
-from shardwright.execute.weights.read import CONFIG
+from shardwright.execute.weights.families import CONFIG, family_of
 from shardwright.model.families.huggingface import language_config, parse_config
 from shardwright.model.families.settings import differences, settings_of_fields
 from shardwright.model.ir.graph import Model

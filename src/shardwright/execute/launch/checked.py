@@ -1,0 +1,27 @@
+"""What a run is asked, checked before any rank is started. Needs no PyTorch, which takes each rank seconds to load."""
+
+from __future__ import annotations
+
+from shardwright.errors import UsageError, nearest
+from shardwright.execute.launch.run_report import BACKENDS, FORMATS, RunOptions
+from shardwright.execute.state.folders import latest, step_of
+from shardwright.execute.training.token_files import open_rows
+from shardwright.execute.weights.settings import settings_of
+from shardwright.program.problem import Problem
+
+
+def require_runnable(problem: Problem, options: RunOptions) -> None:
+    """Raise for what no rank could use: words, files of tokens (but for each token), the configuration of weights, steps left to do.
+
+    Raises:
+        UsageError: an unknown word; nothing is left to do. DataError: as `open_rows` and `settings_of`.
+    """
+    for what, word, known in (("backend", options.backend, BACKENDS), ("formats", options.formats, FORMATS)):
+        if word not in known:
+            raise UsageError(f"unknown {what} {word[:40]!r}", hint=nearest(word, known))
+    open_rows(dict(options.data), model=problem.model, job=problem.job, share=None)
+    if options.weights is not None:
+        settings_of(options.weights, model=problem.model)
+    newest = latest(options.checkpoints) if options.checkpoints is not None else None
+    if newest is not None and step_of(newest.name) >= options.steps:
+        raise UsageError(f"{newest} has all {options.steps} steps", hint="more --steps, or another --checkpoints folder")
