@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from shardwright.errors import RuntimeModelError, ShardwrightError
 from shardwright.runtime.facts import IDENTITY, derive, named, read, runtime, stated
 from shardwright.runtime.registry import DEFAULT, load_runtime, runtime_names
 from shardwright.runtime.runtime import AttentionKernel, Capture, ElementKernels, FullRecompute, Runtime, TpOverlap
+from shardwright.schedules.registry import SCHEDULES
 from shardwright.strategy.grid.axes import Recompute
 from shardwright.strategy.grid.schedules import GRID_SCHEDULES
 from tests.tiers import examples
@@ -26,6 +28,19 @@ def uncited(made: Runtime) -> set[str]:
     return FIELDS - {fact.field for fact in made.facts}
 
 
+def is_own(link: str) -> bool:
+    """Code of this package, by the name of its module."""
+    return link.startswith("shardwright.") and find_spec(link) is not None
+
+
+def test_this_packages_engine_runs_every_schedule_and_stage() -> None:
+    own = load_runtime("shardwright")
+    assert set(own.schedules) == set(SCHEDULES)
+    assert (own.zero_stages, own.zero_with_pipeline) == ((0, 1, 2, 3), 3)
+    assert not own.options
+    assert not own.own
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_has_one_fact_with_a_link(name: str) -> None:
     loaded = load_runtime(name)
@@ -34,7 +49,7 @@ def test_every_field_has_one_fact_with_a_link(name: str) -> None:
     fields = [fact.field for fact in loaded.facts]
     assert len(fields) == len(set(fields))
     assert all(hasattr(loaded, field) for field in fields)
-    assert all(fact.link.startswith("https://") for fact in loaded.facts)
+    assert all(fact.link.startswith("https://") or is_own(fact.link) for fact in loaded.facts)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -82,13 +82,13 @@ def run(
         "formats": formats,
     }
     asked = RunOptions(data=read_data(data), shuffle=shuffle, trace=trace is not None, timeout_s=timeout, **options)
-    require_runnable(stored.problem, asked)
     ranks = execution.num_ranks(stored)
     if ranks > 1 and not is_rank(os.environ):
         files = [word for one in data for word in ("--data", one)]
         valued = {**options, "trace": trace, "timeout": timeout}
         given = [word for name, value in valued.items() if value not in (None, "") for word in (f"--{name}", str(value))]
         switches = [flag for flag, is_on in (("--shuffle", shuffle), ("--json", as_json), ("--quiet", quiet), ("--debug", debug)) if is_on]
+        require_runnable(stored.problem, asked)
         with held(checkpoints) if checkpoints is not None else nullcontext():
             _say_resumed(checkpoints, quiet=quiet or as_json)
             raise typer.Exit(launch(["run", str(path), *files, *given, *switches], ranks=ranks))

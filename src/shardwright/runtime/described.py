@@ -24,6 +24,7 @@ _FAMILIES: Final = (
     (re.compile(r"pax(?:ml)?\b"), (("", "paxml"),)),
     (re.compile(r"maxtext"), (("", "maxtext"),)),
     (re.compile(r"hai[- ]?llm"), (("", "deepseek-v3"),)),
+    (re.compile(r"shardwright"), (("", "shardwright"),)),
 )
 """Words of a framework -> (version from which on, base), in order of versions. Megatron-LM counted to 3 before Megatron-Core began at 0.1.
 NeMo counted to 2 before it took the year and month of its container.

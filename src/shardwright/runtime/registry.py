@@ -29,6 +29,7 @@ _MODULES: Final = {
     "nemo-24.11": "shardwright.runtime.nemo:NEMO_24_11",
     "nemo-25.04": "shardwright.runtime.nemo:NEMO_25_04",
     "paxml": "shardwright.runtime.maxtext:PAXML",
+    "shardwright": "shardwright.runtime.own_engine:RUNTIME",
     "torchtitan-0.1": "shardwright.runtime.torchtitan:V0_1",
     "torchtitan-0.2": "shardwright.runtime.torchtitan:V0_2",
 }

@@ -1,0 +1,44 @@
+"""This package's own interpreter (`shardwright.execute`): any legal plan, on PyTorch's operators, one rank a device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from shardwright.dtype import Dtype
+from shardwright.runtime.facts import derive, named, read
+from shardwright.runtime.options import chosen
+from shardwright.runtime.torchtitan import V0_2
+
+_EXECUTE: Final = "shardwright.execute"
+_SCHEDULES: Final = (
+    "gpipe 1f1b eager-1f1b interleaved-1f1b breadth-first looped-bfs zb-h1 zb-h2 zb-v v-half v-min dualpipe dualpipe-v chimera gems hanayo "
+    "terapipe seq-1f1b"
+)
+
+RUNTIME: Final = derive(
+    replace(chosen(V0_2, (("kernels", "eager"),)), own=(), options=()),
+    named("shardwright", framework="shardwright", version="0.1", released="2026-11"),
+    read(
+        f"{_EXECUTE}.training.train",
+        on="hybrid_sharding optimizer_offload",
+        off="overlap_grad_reduce overlap_param_gather reduce_every_microbatch gathers_from_master "
+        "gather_copy_bytes reduce_copy_bytes activation_offload",
+        gradient_dtype=Dtype.FP32,
+        gather_prefetch=0,
+        zero_stages=(0, 1, 2, 3),
+        zero_with_pipeline=3,
+        note="a step is gathers, all actions, then sums bucket by bucket, update and gathers: nothing runs beside them",
+    ),
+    read(
+        f"{_EXECUTE}.interpreter.device",
+        schedules=tuple(_SCHEDULES.split()),
+        note="rows of actions in any order",
+    ),
+    read(
+        f"{_EXECUTE}.transport.distributed",
+        on="overlap_p2p",
+        collective_library="messages",
+        note="posts never wait, and threads take what comes while a device computes; collectives are messages between each two members",
+    ),
+)
