@@ -12,7 +12,7 @@ from shardwright.api import grids, problems
 from shardwright.cli import flags, interrupt, screen
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
-from shardwright.files.stored import plan_document
+from shardwright.files.stored import file_text, plan_document, stored_answer
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
 from shardwright.search.engine.choose import PROCESSES, engine_of, require_engine
@@ -88,7 +88,7 @@ def plan(
     interrupt.note(waited=answer.waited)
     document = plan_document(answer)
     if output is not None:
-        screen.save(output, to_text(document))
+        screen.save(output, file_text(stored_answer(answer), output))
     if as_json:
         screen.write(to_text({**document, "search_time_s": answer.search_time_s}))
     elif quiet:

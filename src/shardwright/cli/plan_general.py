@@ -14,7 +14,7 @@ from shardwright.api.joint import plan_joint
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import Method, problem_of
 from shardwright.cli import interrupt, screen
-from shardwright.files.stored import document_of
+from shardwright.files.stored import document_of, file_text
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_general
 from shardwright.search.engine.protocol import Engine
@@ -41,7 +41,7 @@ def plan(request: Request, method: Method, *, time_limit: float, engine: Engine,
     stored = stored_general(answer)
     document = document_of(stored)
     if output is not None:
-        screen.save(output, to_text(document))
+        screen.save(output, file_text(stored, output))
     if as_json:
         screen.write(to_text({**document, "search_time_s": answer.search_time_s}))
     elif quiet:

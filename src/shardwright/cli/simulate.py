@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwright.api import simulations
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
-from shardwright.files.stored import prediction_document, simulation_document
+from shardwright.files.stored import file_text, prediction_document, stored_simulation
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_simulation
 from shardwright.search.simulation import strategy_text
@@ -43,7 +43,7 @@ def simulate(
     with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING):
         found = simulations.simulation(request, strategy=text)
     if output is not None:
-        screen.save(output, to_text(simulation_document(found)))
+        screen.save(output, file_text(stored_simulation(found), output))
     if as_json:
         screen.write(to_text(prediction_document(found.prediction)))
     elif quiet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -9,6 +10,7 @@ from pydantic import Field
 
 from shardwright.errors import DataError
 from shardwright.files.border import FromOne, Limits, Members, Mirror, Signed, body_of
+from shardwright.files.places import found_from
 from shardwright.files.stored import (
     NAMES,
     PLAN_SCHEMA,
@@ -42,13 +44,15 @@ SIMULATION: Final = Mirror(kind=StoredSimulation, names=NAMES, limits=_LIMITS)
 
 
 def read_saved(path: Path) -> StoredSimulation:
-    """What `shardwright plan -o` or `shardwright simulate -o` wrote at `path`.
+    """What `shardwright plan -o` or `shardwright simulate -o` wrote at `path`; files that its question names are found from there.
 
     Raises:
         DataError: it cannot be read, is neither, is of another version, or its question was edited (the digest).
         StrategyError: its strategy cannot be read.
     """
-    return parse_saved(read_text(path, what="plan file", hint="`shardwright plan ... -o FILE` writes one"), name=str(path))
+    found = parse_saved(read_text(path, what="plan file", hint="`shardwright plan ... -o FILE` writes one"), name=str(path))
+    request = found_from(found.request, path.parent)
+    return found if request is found.request else replace(found, request=request)
 
 
 def parse_saved(text: str, *, name: str = "plan file") -> StoredSimulation:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Final
 
 from shardwright.files.faces import Names, filed
-from shardwright.files.text import digest_of
+from shardwright.files.places import relative_to
+from shardwright.files.text import digest_of, to_text
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.answer import Alternative, Answer, Goodput, Nearby, Sensitivity
 from shardwright.search.certificate import Certificate
@@ -142,6 +144,11 @@ def document_of(stored: StoredSimulation) -> dict[str, Any]:
     body = filed(stored, names=NAMES)
     schema = PLAN_SCHEMA if isinstance(stored, StoredPlan) else SIMULATION_SCHEMA
     return {"schema": schema, "version": VERSION, "digest": question_digest(body), **body}
+
+
+def file_text(stored: StoredSimulation, path: Path) -> str:
+    """What is written at `path`: the document, with the files that its question names as they are found from there."""
+    return to_text(document_of(replace(stored, request=relative_to(stored.request, path.parent))))
 
 
 def plan_document(answer: Answer) -> dict[str, Any]:

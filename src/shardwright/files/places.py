@@ -1,0 +1,57 @@
+"""Paths that a question names: in a file they are relative to its folder, so that it is read from anywhere and moves with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from shardwright.errors import ModelError
+from shardwright.model.catalog.catalog import catalog_entry
+from shardwright.search.request import Request
+
+_NAMED: Final = ("model", "teacher")
+"""What may be a name of the catalog, which wins over a file of that name."""
+_PATHS: Final = (*_NAMED, "cluster", "profile")
+
+
+def relative_to(request: Request, folder: Path) -> Request:
+    """The question with its files as they are found from a folder; names and expressions stay as they are."""
+
+    def moved(text: str) -> str:
+        return os.path.relpath(text, folder) if _is_there(Path(text)) else text
+
+    return _mapped(request, moved)
+
+
+def found_from(request: Request, folder: Path) -> Request:
+    """The question of a file in a folder with its files as they are found from here; what is not there stays as it is written."""
+
+    def found(text: str) -> str:
+        path = folder / text
+        return os.path.normpath(path) if _is_there(path) else text
+
+    return _mapped(request, found)
+
+
+def _mapped(request: Request, change: Callable[[str], str]) -> Request:
+    written = {name: getattr(request, name) for name in _PATHS}
+    changed: dict[str, Any] = {name: change(text) for name, text in written.items() if text and not (name in _NAMED and _is_name(text))}
+    return replace(request, **changed) if any(written[name] != text for name, text in changed.items()) else request
+
+
+def _is_name(text: str) -> bool:
+    try:
+        catalog_entry(text)
+    except ModelError:
+        return False
+    return True
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
