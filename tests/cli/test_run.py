@@ -219,6 +219,36 @@ def test_a_loss_that_is_no_number_ends_the_run(folder: Path, said: pytest.Captur
     assert not list(tmp_path.glob(f"step-*{step}"))
 
 
+def test_the_last_checkpoints_are_kept_and_every_step_has_a_line(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lines, saved = tmp_path / "steps.jsonl", tmp_path / "saved"
+    more = ["--checkpoints", str(saved), "--every", "1", "--keep", "2", "--metrics", str(lines), "--curve", "linear", "--warmup", "2"]
+    assert run([*words(folder, "one.plan", steps=4), *more, "--betas", "0.8,0.9", "--eps", "1e-6", "--json"]) == 0
+    first = json.loads(said.readouterr().out)["steps"]
+    assert sorted(path.name for path in saved.glob("*step*")) == ["step-00000003", "step-00000004"]
+    assert run([*words(folder, "one.plan", steps=5), *more, "--quiet"]) == 0
+    told = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [one["step"] for one in told] == [1, 2, 3, 4, 5]
+    assert [one["loss"] for one in told[:4]] == pytest.approx([one["loss"] for one in first], rel=1e-8)
+    assert [one["rate"] for one in told] == pytest.approx([0.5e-3, 1e-3, 0.5e-3, 0.0, 0.0])
+    assert sorted(path.name for path in saved.glob("*step*")) == ["step-00000004", "step-00000005"]
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        (["--curve", "cosin"], 2, "unknown curve 'cosin'"),
+        (["--betas", "0.9"], 2, "not two numbers from 0 to below 1"),
+        (["--betas", "0.9,1.0"], 2, "not two numbers from 0 to below 1"),
+        (["--metrics", "{folder}/none/steps.jsonl"], 9, "--metrics takes a file that can be written"),
+    ],
+)
+def test_words_of_the_optimizer_that_mean_nothing_are_refused(
+    folder: Path, said: pytest.CaptureFixture[str], more: list[str], code: int, message: str
+) -> None:
+    assert run([*words(folder, "one.plan"), *(word.format(folder=folder) for word in more)]) == code
+    assert message in said.readouterr().err
+
+
 BROKEN = """import os
 if os.environ.get("RANK") == "1":
     from shardwright.execute.launch import running

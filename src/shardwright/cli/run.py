@@ -18,9 +18,11 @@ from shardwright.errors import ShardwrightError, UsageError
 from shardwright.execute.launch.alive import end_with_launcher
 from shardwright.execute.launch.checked import require_runnable
 from shardwright.execute.launch.launch import FOLDER, INTERRUPTED, is_rank, launch, write_error
+from shardwright.execute.launch.metrics import add_line
 from shardwright.execute.launch.run_report import BACKENDS, FORMATS, OWN, TEXT, RunOptions, RunStep
 from shardwright.execute.state.folders import latest
 from shardwright.execute.state.lock import held
+from shardwright.execute.training.rate import CURVES
 from shardwright.files.plan_file import read_saved
 from shardwright.files.text import to_text
 from shardwright.files.trace_file import trace_text
@@ -50,6 +52,15 @@ def run(
     every: Every = 0,
     rate: Annotated[float, typer.Option("--rate", min=0.0, help="AdamW learning rate.")] = 1e-3,
     decay: Annotated[float, typer.Option("--decay", min=0.0, help="AdamW weight decay.")] = 0.1,
+    betas: Annotated[str, typer.Option("--betas", metavar="B1,B2", help="AdamW betas.")] = "0.9,0.95",
+    eps: Annotated[float, typer.Option("--eps", min=0.0, help="AdamW epsilon.")] = 1e-8,
+    curve: Annotated[str, typer.Option("--curve", help=f"Learning rate behind the warm-up: {', '.join(CURVES)}.")] = "constant",
+    warmup: Annotated[int, typer.Option("--warmup", min=0, help="Steps in which the learning rate grows to --rate.")] = 0,
+    least: Annotated[float, typer.Option("--least", min=0.0, max=1.0, help="Share of --rate that the last step has.")] = 0.0,
+    keep: Annotated[int, typer.Option("--keep", min=0, help="Checkpoints to keep, the newest; 0 means all.")] = 0,
+    metrics: Annotated[
+        Path | None, typer.Option("--metrics", metavar="FILE", help="Add a line of JSON for every step to this file.")
+    ] = None,
     clip: Annotated[float, typer.Option("--clip", min=0.0, help="Clip gradients to this norm; 0 means never.")] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Random seed of the initial parameters, without --weights.")] = 0,
     on: Annotated[str, typer.Option("--on", help="Device type, cpu or cuda; by default an accelerator if there is one.")] = "",
@@ -76,16 +87,24 @@ def run(
         "rate": rate,
         "decay": decay,
         "clip": clip,
+        "eps": eps,
+        "curve": curve,
+        "warmup": warmup,
+        "least": least,
+        "keep": keep,
+        "metrics": metrics,
         "seed": seed,
         "on": on,
         "backend": backend,
         "formats": formats,
     }
-    asked = RunOptions(data=read_data(data), shuffle=shuffle, trace=trace is not None, timeout_s=timeout, **options)
+    asked = RunOptions(
+        data=read_data(data), shuffle=shuffle, trace=trace is not None, timeout_s=timeout, betas=read_betas(betas), **options
+    )
     ranks = execution.num_ranks(stored)
     if ranks > 1 and not is_rank(os.environ):
         files = [word for one in data for word in ("--data", one)]
-        valued = {**options, "trace": trace, "timeout": timeout}
+        valued = {**options, "trace": trace, "timeout": timeout, "betas": betas}
         given = [word for name, value in valued.items() if value not in (None, "") for word in (f"--{name}", str(value))]
         switches = [flag for flag, is_on in (("--shuffle", shuffle), ("--json", as_json), ("--quiet", quiet), ("--debug", debug)) if is_on]
         require_runnable(stored.problem, asked)
@@ -100,6 +119,8 @@ def run(
     tokens = stored.problem.job.tokens_per_step
 
     def watch(step: RunStep) -> None:
+        if metrics is not None:
+            add_line(metrics, step, tokens=tokens, rate=rate * asked.rates.share(step.step))
         if not quiet and not as_json:
             screen.note(step_text(step, steps=steps, tokens=tokens))
 
@@ -130,6 +151,22 @@ def _say_resumed(checkpoints: Path | None, *, quiet: bool) -> None:
     newest = latest(checkpoints) if checkpoints is not None else None
     if newest is not None and not quiet and os.environ.get("RANK", "0") == "0":
         screen.note(f"going on from {newest}")
+
+
+def read_betas(text: str) -> tuple[float, float]:
+    """``0.9,0.95`` as the betas of AdamW.
+
+    Raises:
+        UsageError: they are not two numbers from 0 to below 1.
+    """
+    words = text.split(",")
+    try:
+        one, other = (float(word) for word in words)
+    except ValueError:
+        one = other = -1.0
+    if not (0.0 <= one < 1.0 and 0.0 <= other < 1.0):
+        raise UsageError(f"--betas {text[:40]!r} are not two numbers from 0 to below 1", hint="--betas 0.9,0.95")
+    return one, other
 
 
 def read_data(words: Sequence[str]) -> tuple[tuple[str, Path], ...]:

@@ -18,10 +18,10 @@ _PATHS: Final = (*_NAMED, "cluster", "profile")
 
 
 def relative_to(request: Request, folder: Path) -> Request:
-    """The question with its files as they are found from a folder; names and expressions stay as they are."""
+    """The question with its files as they are found from a folder; names, expressions and absolute paths stay as they are."""
 
     def moved(text: str) -> str:
-        return os.path.relpath(text, folder) if _is_there(Path(text)) else text
+        return os.path.relpath(text, folder) if not os.path.isabs(text) and _is_there(Path(text)) else text
 
     return _mapped(request, moved)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from shardwright.errors import UsageError, nearest
+from shardwright.execute.launch.metrics import require_appendable
 from shardwright.execute.launch.run_report import BACKENDS, FORMATS, RunOptions
 from shardwright.execute.state.folders import latest, step_of
+from shardwright.execute.training.rate import CURVES
 from shardwright.execute.training.token_files import open_rows
 from shardwright.execute.weights.settings import settings_of
 from shardwright.program.problem import Problem
@@ -14,11 +16,15 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
     """Raise for what no rank could use: words, files of tokens (but for each token), the configuration of weights, steps left to do.
 
     Raises:
-        UsageError: an unknown word; nothing is left to do. DataError: as `open_rows` and `settings_of`.
+        UsageError: an unknown word; nothing is left to do. DataError: as `open_rows` and `settings_of`. OutputError: no metrics can be
+            written.
     """
-    for what, word, known in (("backend", options.backend, BACKENDS), ("formats", options.formats, FORMATS)):
+    words = (("backend", options.backend, BACKENDS), ("formats", options.formats, FORMATS), ("curve", options.curve, CURVES))
+    for what, word, known in words:
         if word not in known:
             raise UsageError(f"unknown {what} {word[:40]!r}", hint=nearest(word, known))
+    if options.metrics is not None:
+        require_appendable(options.metrics)
     open_rows(dict(options.data), model=problem.model, job=problem.job, share=None)
     if options.weights is not None:
         settings_of(options.weights, model=problem.model)

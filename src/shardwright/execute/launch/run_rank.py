@@ -9,6 +9,7 @@ from pathlib import Path
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.interpreter.recorder import Recorder
 from shardwright.execute.shares.parameters import Source
+from shardwright.execute.state.keep import keep_last
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.train import Batches, StepReport, Training, member, train_rank
 from shardwright.execute.transport.distributed import Network
@@ -35,6 +36,7 @@ def run_rank(
     steps: int,
     checkpoints: Path | None = None,
     every: int = 0,
+    keep: int = 0,
     timeout_s: float = 300.0,
     report: Callable[[StepReport], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -44,8 +46,8 @@ def run_rank(
 
     Args:
         source: first values of parameters. checkpoints: folder of this run, seen by all ranks. every: steps between checkpoints; 0 = one at
-            the end. report: is told of every step. stop: asked in every step; once it is true on a rank, all stop after that step, and
-            save. recorder: has the last step.
+            the end. keep: newest checkpoints that are kept; 0 = all. report: is told of every step. stop: asked in every step; once it is
+            true on a rank, all stop after that step, and save. recorder: has the last step.
 
     Raises:
         StrategyError: run.world; errors of `Network`. DataError: the newest checkpoint is not usable; a loss is no number.
@@ -74,6 +76,8 @@ def run_rank(
                     )
                 if checkpoints is not None and (one.stopped or one.step == steps or (every and one.step % every == 0)):
                     save_rank(members, known, checkpoints, rank=rank)
+                    if rank == 0:
+                        keep_last(checkpoints, keep)
                 if one.stopped:
                     break
     return reports

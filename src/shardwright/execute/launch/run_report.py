@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from shardwright.execute.training.rate import RateCurve
 from shardwright.program.step_trace import StepTrace
 
 TEXT = "text"
@@ -25,6 +26,8 @@ class RunOptions:
             which it goes on; None = none. every: steps between checkpoints; 0 = one at the end.
         rate, decay, clip: of AdamW (clip 0 = no limit). seed: of first parameters, and of the order of windows. shuffle: windows in an
             order drawn for each pass, not as they stand. on: ``cpu``, ``cuda``, or empty = an accelerator if there is one.
+        betas, eps: of AdamW. curve, warmup, least: of the learning rate over the steps (`training.rate`). keep: newest checkpoints that
+            are kept; 0 = all. metrics: file that gets a line of JSON a step; None = none.
         backend: one of `BACKENDS`. formats: one of `FORMATS`. trace: record the last step. timeout_s: longest wait for another rank in
             seconds.
     """
@@ -44,6 +47,18 @@ class RunOptions:
     formats: str = "job"
     trace: bool = False
     timeout_s: float = 300.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    curve: str = "constant"
+    warmup: int = 0
+    least: float = 0.0
+    keep: int = 0
+    metrics: Path | None = None
+
+    @property
+    def rates(self) -> RateCurve:
+        """What each step has of `rate`."""
+        return RateCurve(name=self.curve, warmup=self.warmup, steps=self.steps, least=self.least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

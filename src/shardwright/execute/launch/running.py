@@ -100,7 +100,7 @@ def run_plan(
     """
     on = _device(options.on)
     model, job = problem.model, problem.job
-    rule = AdamW(rate=options.rate, decay=options.decay, clip=options.clip)
+    rule = update_rule(options)
     precision, settings, source = _precision(problem, options), _settings(problem, options), first_values(problem, options)
     known = training(model, job, plan, rule=rule, settings=settings, precision=precision, on=on, islands=units_of(problem.cluster)[0])
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -144,6 +144,7 @@ def run_plan(
                     steps=options.steps,
                     checkpoints=options.checkpoints,
                     every=options.every,
+                    keep=options.keep,
                     timeout_s=options.timeout_s,
                     report=log.add,
                     stop=stop,
@@ -165,6 +166,11 @@ def run_plan(
         trace=trace,
         remarks=(*(remarks(native[0]) if native is not None else ()), *_otherwise(problem.model)),
     )
+
+
+def update_rule(options: RunOptions) -> AdamW:
+    """The optimizer that a run is asked for."""
+    return AdamW(rate=options.rate, betas=options.betas, eps=options.eps, decay=options.decay, clip=options.clip, curve=options.rates)
 
 
 def first_values(problem: Problem, options: RunOptions) -> Source:

@@ -235,6 +235,8 @@ def step(engine: Engine, batch: Batch, *, stop: Callable[[], bool] | None = None
     factor = clip_factor(norm, engine.rule)
     for piece, grad in trained:
         piece.grad = _local(grad).mul_(factor.to(grad.dtype))
+    for group in engine.optimizer.param_groups:
+        group["lr"] = engine.rule.rate_at(engine.steps + 1)
     engine.optimizer.step()
     engine.optimizer.zero_grad()
     for stage in engine.stages:

@@ -15,11 +15,18 @@ def latest(root: Path) -> Path | None:
 
     A process that died while it replaced a checkpoint by one of the same step may have left only the one that was to be replaced.
     """
-    found = {p.name: p for p in root.glob("step-*") if _NAMED.fullmatch(p.name) and (p / MANIFEST).exists()}
+    found = {p.name: p for p in finished(root)}
     for path in root.glob(".step-*.before"):
         if _NAMED.fullmatch(name := path.name[1 : -len(".before")]):
             found.setdefault(name, path)
     return found[max(found, key=step_of)] if found else None
+
+
+def finished(root: Path) -> tuple[Path, ...]:
+    """All finished checkpoints under their own names, oldest first."""
+    return tuple(
+        sorted((p for p in root.glob("step-*") if _NAMED.fullmatch(p.name) and (p / MANIFEST).exists()), key=lambda p: step_of(p.name))
+    )
 
 
 def step_of(name: str) -> int:

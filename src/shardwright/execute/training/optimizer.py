@@ -9,6 +9,7 @@ import torch
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.precision import Precision
 from shardwright.execute.shares.offload import host_like
+from shardwright.execute.training.rate import CONSTANT, RateCurve
 from shardwright.job.training import Optimizer, OptimizerFamily
 
 SMALL = 1e-6
@@ -22,7 +23,8 @@ class AdamW:
     m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  p <- p (1 - rate decay) - rate m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
 
     Args:
-        rate: learning rate. betas: of the moments. decay: of every parameter. clip: largest norm of the whole gradient; 0 = no limit.
+        rate: learning rate at its peak; curve: what a step has of it. betas: of the moments. decay: of every parameter.
+        clip: largest norm of the whole gradient; 0 = no limit.
 
     Source: Loshchilov and Hutter, Decoupled weight decay regularization (2019), algorithm 2.
     """
@@ -32,6 +34,11 @@ class AdamW:
     eps: float = 1e-8
     decay: float = 0.1
     clip: float = 1.0
+    curve: RateCurve = CONSTANT
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, 1 for the first."""
+        return self.rate * self.curve.share(step)
 
 
 @dataclass(slots=True)
@@ -92,7 +99,8 @@ def update(piece: torch.Tensor, gradient: torch.Tensor, states: Moments, *, step
     first, second = rule.betas
     m, v = states.first.to(fine).lerp_(g, 1 - first), states.second.to(fine).mul_(second).addcmul_(g, g, value=1 - second)
     spread = (v / (1 - second**step)).sqrt_().add_(rule.eps)
-    new = master.to(fine) * (1 - rule.rate * rule.decay) - (rule.rate / (1 - first**step)) * m / spread
+    rate = rule.rate_at(step)
+    new = master.to(fine) * (1 - rate * rule.decay) - (rate / (1 - first**step)) * m / spread
     for state, value in ((states.first, m), (states.second, v)):
         if state is not value:
             state.copy_(value)

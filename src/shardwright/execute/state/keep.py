@@ -1,0 +1,22 @@
+"""Which checkpoints of a run are kept. Needs no PyTorch."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from shardwright.execute.state.folders import finished
+
+
+def keep_last(root: Path, count: int) -> tuple[Path, ...]:
+    """Remove all finished checkpoints but the newest `count` (0 = keep all); those that were removed, oldest first.
+
+    A folder is renamed before its files go, so that what has a checkpoint's name is whole.
+    """
+    gone = finished(root)[:-count] if count else ()
+    for folder in gone:
+        going = folder.with_name(f".{folder.name}.removed")
+        shutil.rmtree(going, ignore_errors=True)
+        folder.rename(going)
+        shutil.rmtree(going, ignore_errors=True)
+    return gone
