@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import allocation_free, by_reference, compiling, inner
 from shardwright.serving.fleet import Fleet
-from shardwright.serving.policy.folded import end_member, ending, plan_folded
+from shardwright.serving.policy.folded import end_member, ending, note_folded, plan_folded
 from shardwright.serving.policy.guesses import tokens_given
 from shardwright.serving.policy.iteration import arrive, give, leave, never_fits
 from shardwright.serving.policy.state import (
@@ -30,6 +30,7 @@ from shardwright.serving.policy.state import (
     new_state,
 )
 from shardwright.serving.policy.steady import ON, SLOT_CONTEXT, SLOT_MEMBERS, Steady, new_steady, take_off
+from shardwright.serving.policy.waits import settle, waits
 from shardwright.serving.requests import Requests, Served
 from shardwright.serving.router import num_of_router, route
 from shardwright.serving.seconds import NUM_COUNTS, NUM_PARTS, Columns, columns_of, iteration_seconds
@@ -321,6 +322,10 @@ def plan_worker(state: State, steady: Steady, run: Run, worker: int, under_way: 
     slot = run.free[worker, workers[worker, NUM_FREE] - 1]
     planned = 0
     counted = run.numbers[STAGES] == 1 and state.settings[GUESSES] == 0 and state.settings[LOOKAHEAD] == 0
+    if waits(state):
+        for rank in range(worker * ranks, (worker + 1) * ranks):
+            note_folded(state, steady, rank)
+        settle(state, worker * ranks, ranks)
     for rank in range(worker * ranks, (worker + 1) * ranks):
         before = state.ranks[rank, NUM_WAITING]
         planned += plan_folded(state, steady, rank, slot, under_way, counted)

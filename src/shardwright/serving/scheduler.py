@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -25,6 +26,9 @@ class Scheduler:
         guesses: checked in each iteration beside the token. lookahead: tokens for which blocks are taken beyond those. asynchronous: an
             iteration is planned while the one before it runs. only_prompts: a request is done with its first token (a worker that
             prefills). only_answers: its prompt's cache comes from elsewhere, and needs blocks but no time.
+        wait_iterations, wait_tokens: prompts wait until the iteration has so many tokens, answers' among them, at most so many
+            iterations. balance_iterations: prompts wait until all ranks of the worker have one, at most so many iterations. Both only of
+            batches in flight, 0 = they do not; not both.
     """
 
     batching: Batching
@@ -47,11 +51,18 @@ class Scheduler:
     asynchronous: bool = False
     only_prompts: bool = False
     only_answers: bool = False
+    wait_iterations: int = 0
+    wait_tokens: int = 0
+    balance_iterations: int = 0
 
     def __post_init__(self) -> None:
         for name in ("token_budget", "max_sequences", "block_tokens", "blocks", "polling"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}")
+        if (self.wait_iterations or self.balance_iterations) and self.batching is not Batching.IN_FLIGHT:
+            raise ValueError("prompts wait for company in batches in flight alone")
+        if self.wait_iterations and self.balance_iterations:
+            raise ValueError("prompts wait either for tokens or for other ranks")
         if self.admission is Admission.ESTIMATED and self.estimate is None:
             raise ValueError("nothing to estimate answers with")
 
@@ -81,6 +92,9 @@ class Scheduler:
                 seed,
                 self.knows_ends and not self.prefix_cache,
                 self._answers_alone(),
+                self.wait_iterations,
+                self.wait_tokens,
+                self.balance_iterations,
             ],
             dtype=np.int64,
         )
@@ -114,6 +128,9 @@ def scheduler_of(engine: Engine, worker: Worker, *, blocks: int, role: Role = Ro
 
     Blocks are taken ahead for guesses where they have a cache of their own (vLLM: num_lookahead_tokens).
     """
+    # The executor balances ranks where they have attention of their own, and fills batches where not.
+    flying = engine.batching is Batching.IN_FLIGHT and role is not Role.DECODE
+    alone = worker.dpa == 1
     return Scheduler(
         batching=engine.batching,
         admission=engine.admission,
@@ -134,4 +151,7 @@ def scheduler_of(engine: Engine, worker: Worker, *, blocks: int, role: Role = Ro
         asynchronous=engine.asynchronous and (not worker.guesses or engine.asynchronous_guesses),
         only_prompts=role is Role.PREFILL,
         only_answers=role is Role.DECODE,
+        wait_iterations=engine.wait_iterations if flying and alone else 0,
+        wait_tokens=ceil(engine.wait_share * engine.token_budget) if flying and alone else 0,
+        balance_iterations=engine.balance_iterations if flying and not alone else 0,
     )

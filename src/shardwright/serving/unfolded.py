@@ -27,6 +27,7 @@ from shardwright.serving.policy.state import (
     State,
     new_state,
 )
+from shardwright.serving.policy.waits import wait_for_company
 from shardwright.serving.requests import Requests, Served
 from shardwright.serving.router import num_of_router, route
 from shardwright.serving.seconds import NUM_COUNTS, NUM_PARTS, Columns, columns_of, iteration_seconds
@@ -180,6 +181,7 @@ class _Run:
         worker = self.workers[index]
         slot = worker.slots.pop()
         num_planned = 0
+        wait_for_company(self.state, index * self.fleet.ranks, self.fleet.ranks)
         for rank in range(index * self.fleet.ranks, (index + 1) * self.fleet.ranks):
             num_planned += plan(self.state, rank, slot)
             self._admit(rank, slot)

@@ -118,6 +118,7 @@ class Engine:
             answers have a fixed length and prefixes are not shared, admission follows what is freed at each end instead.
         wait_iterations, wait_share: prompts wait until they fill that share of the budget, at most so many iterations; 0 = they do not.
             balance_iterations: with attention dp, prompts wait until every rank has one, at most so many iterations; 0 = they do not.
+            Both are simulated for IN_FLIGHT alone (`serving.policy.waits`).
         block_tokens: of a block of the cache. prefix_cache: blocks of equal prefixes are kept and shared. kv_format: of keys and values;
             auto = the model's activations', or what its checkpoint says if `kv_from_checkpoint`.
         memory_rule: see there. memory_fraction: that share; 0 = by `reserve`. graphs_in_share: graphs are measured and taken off too.

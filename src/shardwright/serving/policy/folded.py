@@ -23,6 +23,7 @@ from shardwright.serving.policy.state import (
     FULL,
     GENERATED,
     HELD,
+    HELD_BACK,
     IN_FLIGHT,
     INPUTS,
     KNOWS_ENDS,
@@ -64,6 +65,7 @@ from shardwright.serving.policy.steady import (
     plan_step,
     take_off,
 )
+from shardwright.serving.policy.waits import decoding, going_on, note_rank
 
 
 @inner
@@ -88,6 +90,15 @@ def plan_folded(state: State, steady: Steady, rank: int, slot: int, under_way: i
     if counted:
         enter_steady(state, steady, rank)
     return int(size)
+
+
+@inner
+def note_folded(state: State, steady: Steady, rank: int) -> None:
+    """`waits.note_rank` of a rank, whether its requests are counts or not."""
+    if steady.ranks[rank, ON]:
+        note_rank(state, rank, steady.ranks[rank, MEMBERS], steady.ranks[rank, PARTIAL])
+    else:
+        note_rank(state, rank, decoding(state, rank), going_on(state, rank))
 
 
 @inner
@@ -137,7 +148,7 @@ def fold(state: State, steady: Steady, rank: int, slot: int) -> None:
         plan_step(state, steady, rank, slot)
     else:
         no_step(steady, rank, slot)
-    if state.settings[BATCHING] == PREFILL_FIRST:
+    if state.settings[BATCHING] == PREFILL_FIRST or state.ranks[rank, HELD_BACK]:
         return
     request = steady.ranks[rank, PARTIAL]
     if request != NONE:

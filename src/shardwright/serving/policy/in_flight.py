@@ -27,6 +27,7 @@ from shardwright.serving.policy.state import (
     FREE,
     GUESSES,
     HELD,
+    HELD_BACK,
     INPUTS,
     MAX_SEQUENCES,
     NONE,
@@ -106,7 +107,7 @@ def run_in_flight(state: State, rank: int) -> int:
         preempt_last(state, rank)
         paused = True
     budget = state.settings[TOKEN_BUDGET]
-    for turn in range(2):
+    for turn in range(1 if state.ranks[rank, HELD_BACK] else 2):
         for at in range(state.ranks[rank, NUM_RUNNING]):
             request = state.running[rank, at]
             new = next_part(state, request, turn == 1, budget)
@@ -156,5 +157,5 @@ def admit_in_flight(state: State, rank: int, budget: int) -> int:
 def plan_in_flight(state: State, rank: int) -> None:
     """Fill the next iteration of a rank."""
     budget = run_in_flight(state, rank)
-    if budget > 0:
+    if budget > 0 and not state.ranks[rank, HELD_BACK]:
         admit_in_flight(state, rank, budget)

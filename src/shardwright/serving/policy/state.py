@@ -40,7 +40,8 @@ from shardwright.serving.scheduler import Scheduler
 
 # Columns of a rank. VISIBLE of those that wait have been looked at. SLOT is being planned. MOST_BLOCKS in use at any time. LRU_*,
 # NODE_FREE: of its prefix cache. CHUNKED: a request whose prompt goes on; FULL: nobody can be admitted until some LEFT (prefill_first).
-# SINCE_LOOK: iterations. PROMISED: blocks that those who run may still need (in_flight).
+# SINCE_LOOK: iterations. PROMISED: blocks that those who run may still need (in_flight). HELD_BACK: prompts wait for company, WAITED: for
+# how many iterations (`waits`).
 (
     FREE,
     NUM_RUNNING,
@@ -59,8 +60,10 @@ from shardwright.serving.scheduler import Scheduler
     SINCE_LOOK,
     PROMISED,
     NUM_STARTED,
+    HELD_BACK,
+    WAITED,
     NUM_RANK_COLUMNS,
-) = range(18)
+) = range(20)
 
 # Settings, from `Scheduler`.
 (
@@ -84,8 +87,11 @@ from shardwright.serving.scheduler import Scheduler
     SEED,
     KNOWS_ENDS,
     ONLY_ANSWERS,
+    WAIT_ITERATIONS,
+    WAIT_TOKENS,
+    BALANCE_ITERATIONS,
     NUM_SETTINGS,
-) = range(21)
+) = range(24)
 MIXED, PREFILL_FIRST, IN_FLIGHT = range(3)
 NEVER, BRINGS_FIRST, COMPUTES_FIRST = range(3)
 OF_CHUNK, OF_PROMPT, OF_WHOLE, OF_ESTIMATE = range(4)
