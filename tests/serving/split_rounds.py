@@ -44,7 +44,7 @@ def _once(
     requests: Requests, arrival: FloatArray, tables: tuple[StepTable, StepTable], fleets: tuple[Fleet, Fleet], link: Link
 ) -> tuple[Split, FloatArray]:
     """All of them with arrivals that are given, and when each is done; one that is refused is when it arrives."""
-    first, last, prefill = _all(replace(requests, arrival_s=arrival, concurrency=0), tables[0], fleets[0])
+    first, last, _, prefill = _all(replace(requests, arrival_s=arrival, concurrency=0), tables[0], fleets[0])
     there = ~np.isnan(last)
     alone = (link.bytes_per_sequence + link.bytes_per_token * requests.inputs) / link.layers / link.bandwidth
     came = np.full(len(arrival), np.nan)
@@ -54,9 +54,9 @@ def _once(
     which = np.flatnonzero(there & ((requests.outputs > 1) | own_first))
     chosen = which[np.argsort(came[which], kind="stable")]
     some = replace(those_of(requests, chosen), arrival_s=came[chosen])
-    answer, done, decode = _all(some, tables[1], fleets[1])
+    answer, done, admitted, decode = _all(some, tables[1], fleets[1])
     worker, preempted = prefill.worker.copy(), prefill.preempted.copy()
-    first[chosen], last[chosen], worker[chosen] = answer if own_first else came[chosen], done, decode.worker
+    first[chosen], last[chosen], worker[chosen] = answer if own_first else admitted, done, decode.worker
     preempted[chosen] += decode.preempted
     start = arrival[0] if len(arrival) else 0.0
     times = {"arrival": arrival - start, "first": first - start, "last": last - start}
@@ -64,12 +64,13 @@ def _once(
     return Split(served=served, prefill=prefill, decode=decode, transfer_s=transfer), np.where(np.isnan(last), arrival, last)
 
 
-def _all(requests: Requests, table: StepTable, fleet: Fleet) -> tuple[FloatArray, FloatArray, Served]:
-    """First and last tokens' seconds, on the clock of the arrivals."""
+def _all(requests: Requests, table: StepTable, fleet: Fleet) -> tuple[FloatArray, FloatArray, FloatArray, Served]:
+    """Seconds of first and last tokens and of who was let in, on the clock of the arrivals."""
     simulation = begun(requests, table, fleet)
     with compiling():
         go_on(simulation, until=np.inf)
-    return simulation.run.first.copy(), simulation.run.last.copy(), finished(simulation)
+    run = simulation.run
+    return run.first.copy(), run.last.copy(), run.admitted.copy(), finished(simulation)
 
 
 def shared_ends(begins: FloatArray, alone: FloatArray, link: IntArray) -> FloatArray:

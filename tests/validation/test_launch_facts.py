@@ -19,7 +19,7 @@ from shardwright.validation.serving.rows import to_serving_case
 from tests.validation.serving_tables import FOLDER, facts, published_cases, row_of
 
 FILES = ("inferencex.toml", "inferencex_disaggregated.toml")
-SOURCE = re.compile(r"https://github\.com/(SemiAnalysisAI/InferenceX|NVIDIA/srt-slurm)/blob/[0-9a-f]{40}/\S+\.(sh|yaml)$")
+SOURCE = re.compile(r"https://github\.com/(SemiAnalysisAI/InferenceX|(NVIDIA|ishandhanani)/srt-slurm)/blob/[0-9a-f]{40}/\S+\.(sh|yaml)$")
 R1 = {"model_name": "DeepSeek-R1", "precision": "fp8", "protocol": "inferencex", "osl": "1024", "spec_decoding": "none", "source_id": "x"}
 
 

@@ -1,7 +1,11 @@
 """Prompts and answers on workers of their own: a prompt's cache goes over a link before its answer goes on.
 
 A prompt runs at a prefill worker, then its bytes go to a decode worker, then the request decodes there: with vLLM from the prompt's last
-token on, so that the first token of the answer is one of the decode worker; with the others the first token comes along.
+token on, so that the first token of the answer is one of the decode worker; with the others the first token comes along. The answer's
+stream is the decode worker's (Dynamo routes to it first, SGLang's load balancer passes on what it says), so that a token that came along is
+seen once the request is let in there: who waits for a seat waits for it.
+
+Source: https://docs.nvidia.com/dynamo/latest/backends/sglang/sglang-disaggregation.html
 
 Both pools are simulations of their own that go on in turns, each as far as nothing that the other one has still to do can reach it. A
 prompt is at a decode worker no sooner than the link's latency behind its end, or than it would be without transfers that are still to
@@ -255,7 +259,7 @@ def _split(pools: _Pools, *, own_first: bool) -> Split:
     first, last = prefill.first_s.copy(), prefill.last_s.copy()
     worker, preempted = prefill.worker.copy(), prefill.preempted.copy()
     last[chosen], worker[chosen] = run.last - start, decode.worker
-    first[chosen] = (run.first if own_first else pools.came[chosen]) - start
+    first[chosen] = (run.first if own_first else run.admitted) - start
     preempted[chosen] += decode.preempted
     served = of_both(prefill, decode, arrival=prefill.arrival_s, first=first, last=last, worker=worker, preempted=preempted)
     return Split(served=served, prefill=prefill, decode=decode, transfer_s=pools.came - pools.prefill.run.last)
