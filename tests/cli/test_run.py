@@ -189,7 +189,11 @@ def test_ranks_end_with_the_process_that_started_them(folder: Path, tmp_path: Pa
 
 
 def test_the_end_of_a_terminal_ends_a_run_with_a_checkpoint(folder: Path, tmp_path: Path) -> None:
-    process = started([*words(folder, "two.plan", steps=10_000), "--checkpoints", str(tmp_path)])
+    kept = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and what is started inherits that
+    try:
+        process = started([*words(folder, "two.plan", steps=10_000), "--checkpoints", str(tmp_path)])
+    finally:
+        signal.signal(signal.SIGHUP, kept)
     until(process, "step     1/")
     process.send_signal(signal.SIGHUP)
     out, err = process.communicate(timeout=DEADLINE_S)

@@ -46,6 +46,9 @@ def test_a_plan_is_read_from_anywhere_and_moves_with_its_files(folder: Path, mon
     folder.rename(moved)
     assert run(["check", str(moved / "plans" / "one.plan"), "--quiet"]) == 0
     assert Path(read_saved(moved / "plans" / "one.plan").request.cluster) == moved / "cluster.yaml"
+    assert run(["draw", str(moved / "plans" / "one.plan"), "--json"]) == 0
+    simulated = ["simulate", str(moved / model), str(moved / "cluster.yaml"), "--seq-len", "128", "--global-batch", "8", "--quiet"]
+    assert run([*simulated, "--strategy", str(moved / "plans" / "one.plan")]) == 0
 
 
 def test_names_and_expressions_stay(folder: Path) -> None:

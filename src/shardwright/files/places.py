@@ -36,6 +36,16 @@ def found_from(request: Request, folder: Path) -> Request:
     return _mapped(request, found)
 
 
+def is_same(one: str, other: str) -> bool:
+    """Two names of a model: one text, or one file."""
+    if one == other:
+        return True
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):
+        return False
+
+
 def _mapped(request: Request, change: Callable[[str], str]) -> Request:
     written = {name: getattr(request, name) for name in _PATHS}
     changed: dict[str, Any] = {name: change(text) for name, text in written.items() if text and not (name in _NAMED and _is_name(text))}

@@ -50,13 +50,12 @@ def read_saved(path: Path) -> StoredSimulation:
         DataError: it cannot be read, is neither, is of another version, or its question was edited (the digest).
         StrategyError: its strategy cannot be read.
     """
-    found = parse_saved(read_text(path, what="plan file", hint="`shardwright plan ... -o FILE` writes one"), name=str(path))
-    request = found_from(found.request, path.parent)
-    return found if request is found.request else replace(found, request=request)
+    text = read_text(path, what="plan file", hint="`shardwright plan ... -o FILE` writes one")
+    return parse_saved(text, name=str(path), folder=path.parent)
 
 
-def parse_saved(text: str, *, name: str = "plan file") -> StoredSimulation:
-    """The same of a text; `name` is for messages."""
+def parse_saved(text: str, *, name: str = "plan file", folder: Path | None = None) -> StoredSimulation:
+    """The same of a text; `name` is for messages. folder: that it lies in, from where the files that it names are found."""
     document = decoded(text, name=name, hint=_HINT)
     simulated = isinstance(document, dict) and document.get("schema") == SIMULATION_SCHEMA
     schema, hint = (SIMULATION_SCHEMA, _SIMULATION_HINT) if simulated else (PLAN_SCHEMA, _HINT)
@@ -70,7 +69,8 @@ def parse_saved(text: str, *, name: str = "plan file") -> StoredSimulation:
         raise DataError(f"{name}: it has neither a strategy nor a plan", hint=hint)
     if digest != question_digest(body):
         raise DataError(f"{name}: what was asked is not what its digest is of", hint=hint)
-    return found
+    request = found.request if folder is None else found_from(found.request, folder)
+    return found if request is found.request else replace(found, request=request)
 
 
 def read_plan_file(path: Path) -> tuple[Request, Answer]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.errors import StrategyError, UsageError
+from shardwright.files.places import is_same
 from shardwright.files.plan_file import parse_saved
-from shardwright.files.stored import StoredPlan
+from shardwright.files.stored import StoredPlan, StoredSimulation
 from shardwright.files.text import read_text
 from shardwright.model.asked import asked_model
 from shardwright.model.catalog.catalog import load_model
@@ -57,7 +58,8 @@ def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 
     if not _is_text(source) and _is_path(source):
         text, name = read_text(Path(source), what="plan", hint=_HINT), source
     if text.lstrip().startswith("{"):
-        return _saved_strategy(text, name=name or "the plan", model_name=model_name)
+        saved = parse_saved(text, name=name or "the plan", folder=Path(name).parent if name else None)
+        return _saved_strategy(saved, name=name or "the plan", model_name=model_name)
     if not name and not _is_text(source):
         return NamedStrategy(name=source, strategy=parse_grid(source, devices=devices))
     return NamedStrategy(name=_notation_name(text), strategy=parse_plan(text, model=model))
@@ -73,13 +75,12 @@ def _is_text(source: str) -> bool:
     return "\n" in source.strip() or source.lstrip().startswith(("plan ", "{"))
 
 
-def _saved_strategy(text: str, *, name: str, model_name: str) -> NamedStrategy:
-    saved = parse_saved(text, name=name)
+def _saved_strategy(saved: StoredSimulation, *, name: str, model_name: str) -> NamedStrategy:
     name = name if isinstance(saved, StoredPlan) and saved.grid is not None else saved.name
     if saved.grid is not None:
         return NamedStrategy(name=name, strategy=saved.grid)
     assert saved.plan is not None
-    if saved.request.model != model_name:
+    if not is_same(saved.request.model, model_name):
         raise StrategyError(
             f"the plan is for {saved.request.model[:60]}, not {model_name[:60]}",
             hint="a plan names blocks of its model; a grid suits any",
@@ -135,13 +136,13 @@ def _is_path(source: str) -> bool:
 
 
 def _from_file(text: str, *, path: Path, model: str) -> NamedPlan:
-    saved = parse_saved(text, name=str(path))
+    saved = parse_saved(text, name=str(path), folder=path.parent)
     asked, plan = saved.request, saved.plan
     chosen = asked_model(model or asked.model, train=asked.train, teacher=asked.teacher)
     if plan is None:
         assert saved.grid is not None
         plan = plan_of(saved.grid, model=chosen, global_batch=saved.request.global_batch)
-    same = not model or model == saved.request.model
+    same = not model or is_same(model, saved.request.model)
     return NamedPlan(name=path.stem, plan=plan, model=chosen, request=saved.request if same else None)
 
 
