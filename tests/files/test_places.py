@@ -11,16 +11,8 @@ from shardwright.cli.main import run
 from shardwright.files.places import found_from, relative_to
 from shardwright.files.plan_file import read_saved
 from shardwright.search.request import Request
+from tests.configs import LLAMA
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "intermediate_size": 128,
-    "vocab_size": 100,
-    "max_position_embeddings": 128,
-}
 CLUSTER = "nodes: [{accelerator: h100-sxm, count: 1}]\n"
 
 
@@ -28,7 +20,7 @@ CLUSTER = "nodes: [{accelerator: h100-sxm, count: 1}]\n"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "models").mkdir()
     (tmp_path / "plans").mkdir()
-    (tmp_path / "models" / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "models" / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     monkeypatch.chdir(tmp_path)
     return tmp_path

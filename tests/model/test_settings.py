@@ -14,17 +14,9 @@ from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.families.registry import REGISTRY
 from shardwright.model.families.settings import CLASSES
 from shardwright.model.ir.settings import LongerRotary, Settings
+from tests.configs import LLAMA
 
 CLASS_FIELDS = json.loads((Path(__file__).parent / "class_fields.json").read_text())
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "intermediate_size": 128,
-    "vocab_size": 100,
-    "max_position_embeddings": 128,
-}
 
 
 def settings(**fields: Any) -> Settings:

@@ -11,6 +11,7 @@ from shardwright.api.grids import plan
 from shardwright.api.problems import capacity_of, facts_of, problem_of, space_of, with_defaults
 from shardwright.search.grid.find import find
 from shardwright.search.grid.kernels import load_kernels
+from shardwright.search.mixed.find import find_mixed
 from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
@@ -27,6 +28,11 @@ STRADDLED = {
     "nodes": Request(model="llama-2-13b", cluster="aws-p3.16xlarge:48", seq_len=4096, global_batch=512),
 }
 """Two NVLink domains of 72, and 48 nodes of 8 on a slow network: groups and pipelines of many members straddle them."""
+UNLIKE = {
+    name: Request(model=model, cluster="a100-sxm-40gb:128+v100-sxm-16gb:384", seq_len=2048, global_batch=1024)
+    for name, model in (("unlike", "llama-2-13b"), ("unlike small", "qwen2.5-0.5b"))
+}
+"""Two kinds of devices."""
 MESH = "tp8 sp pp16 vpp8 dp128 mbs1 zero1 schedule=interleaved-1f1b"
 
 
@@ -65,6 +71,9 @@ def main(what: str) -> None:
         counted = calls_of(search_of(asked))
     elif what in ("first", *STRADDLED):
         counted = calls_of(search_of(STRADDLED.get(what, EXPERTS)))
+    elif what in UNLIKE:
+        mixed = problem_of(with_defaults(UNLIKE[what]))
+        counted = calls_of(lambda: find_mixed(mixed))
     else:
         problem = problem_of(ASKED)
         simulate_grid(problem, parse_grid("tp2 sp pp4 dp2048 mbs1 zero1 schedule=1f1b"))

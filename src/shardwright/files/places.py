@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from shardwright.errors import ModelError
-from shardwright.model.catalog.catalog import catalog_entry
+from shardwright.model.catalog.catalog import is_catalog_name
 from shardwright.search.request import Request
 
 _NAMED: Final = ("model", "teacher")
@@ -48,16 +47,9 @@ def is_same(one: str, other: str) -> bool:
 
 def _mapped(request: Request, change: Callable[[str], str]) -> Request:
     written = {name: getattr(request, name) for name in _PATHS}
-    changed: dict[str, Any] = {name: change(text) for name, text in written.items() if text and not (name in _NAMED and _is_name(text))}
-    return replace(request, **changed) if any(written[name] != text for name, text in changed.items()) else request
-
-
-def _is_name(text: str) -> bool:
-    try:
-        catalog_entry(text)
-    except ModelError:
-        return False
-    return True
+    paths = {name: text for name, text in written.items() if text and not (name in _NAMED and is_catalog_name(text))}
+    changed: dict[str, Any] = {name: change(text) for name, text in paths.items()}
+    return replace(request, **changed) if changed != paths else request
 
 
 def _is_there(path: Path) -> bool:

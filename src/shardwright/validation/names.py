@@ -6,9 +6,8 @@ import re
 from functools import cache
 from typing import Final
 
-from shardwright.errors import ModelError
 from shardwright.hardware.catalog.catalog import find_accelerator
-from shardwright.model.catalog.catalog import ENTRIES, catalog_entry
+from shardwright.model.catalog.catalog import ENTRIES, is_catalog_name
 from shardwright.model.catalog.entry import CatalogEntry
 from shardwright.runtime.registry import runtime_names
 from shardwright.validation.decoders import GPT, LLAMA, MIXTURE, NEMOTRON
@@ -49,7 +48,7 @@ def meant(row: Measurement) -> tuple[str, str]:
     found = _catalogued(row.model_name[:MAX_NAME])
     if found is not None and row.hidden in (None, found.config.get("hidden_size", row.hidden)):
         name = found.names[0]
-        return ("", "") if _is_catalog_name(row.model_name) else (name, f"what {row.model_name!r} means")
+        return ("", "") if is_catalog_name(row.model_name) else (name, f"what {row.model_name!r} means")
     if not (row.layers and row.hidden and row.heads and row.vocab):
         return "", ""
     form = _form(row)
@@ -60,14 +59,6 @@ def catalogued(name: str) -> str:
     """The catalog's name of the model that a name means, with words of the run, or of an organisation before a slash; "" for none."""
     found = _catalogued(name[:MAX_NAME].rsplit("/", 1)[-1])
     return found.names[0] if found else ""
-
-
-def _is_catalog_name(name: str) -> bool:
-    try:
-        catalog_entry(name)
-    except ModelError:
-        return False
-    return True
 
 
 def _form(row: Measurement) -> str:

