@@ -8,6 +8,7 @@ from functools import cache
 from shardwright.errors import RuntimeModelError
 from shardwright.runtime.facts import IDENTITY
 from shardwright.runtime.options import chosen
+from shardwright.runtime.own_engine import RUNTIME as OWN_ENGINE
 from shardwright.runtime.registry import load_runtime, runtime_names
 from shardwright.runtime.runtime import Options, Runtime
 from shardwright.validation.case import Case
@@ -27,11 +28,15 @@ def as_neighbour(case: Case) -> Case:
 def nearest_base(text: str) -> str:
     """The runtime of another framework in which the fewest settings differ, once the options of `text` are set that it has.
 
-    A framework of the same family, such as NeMo on Megatron-Core, is another one; a version of the same is not.
+    A framework of the same family, such as NeMo on Megatron-Core, is another one; a version of the same is not. The package's own
+    engine is nobody's neighbour: where it has no facts of its own it has torchtitan's, which would lend torchtitan its own back.
     """
     runtime = load_runtime(text)
     others = [_with_options(load_runtime(name), (*runtime.own, *runtime.options)) for name in runtime_names()]
-    near = min((o for o in others if o.framework != runtime.framework), key=lambda other: (_distance(runtime, other), other.name))
+    near = min(
+        (o for o in others if o.framework not in (runtime.framework, OWN_ENGINE.framework)),
+        key=lambda other: (_distance(runtime, other), other.name),
+    )
     return near.name
 
 
