@@ -16,8 +16,8 @@ from shardwright.cost.parts import PARTS, TP
 from shardwright.cost.step_costs import PART_NAMES
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import Cluster, FabricTier
-from shardwright.hardware.device import Accelerator
 from shardwright.hardware.link import Link
+from shardwright.hardware.states import slower_device
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import TpOverlap
@@ -43,16 +43,6 @@ ANY = replace(
     optimizer_offload=True,
 )
 BLOCKING = replace(ANY, name="blocking", overlap_p2p=False, overlap_grad_reduce=False, overlap_param_gather=False)
-
-
-def slower_device(device: Accelerator, k: float) -> Accelerator:
-    return replace(
-        device,
-        memory_bandwidth=device.memory_bandwidth / k,
-        peak_flops=tuple((dtype, peak / k) for dtype, peak in device.peak_flops),
-        gemm=tuple(replace(g, overhead_s=g.overhead_s * k) for g in device.gemm),
-        launch_s=device.launch_s * k,
-    )
 
 
 def slower_link(link: Link, k: float) -> Link:

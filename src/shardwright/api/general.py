@@ -1,4 +1,4 @@
-"""What plan files hold of answers of joint, exact and mixed searches; and a stored one, made again."""
+"""What plan files hold of answers of joint, exact and mixed searches, and of several scenarios; and a stored one, made again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from shardwright.api.exact import plan_exact
 from shardwright.api.joint import plan_joint
 from shardwright.api.mixed import check_prices, plan_mixed
 from shardwright.api.problems import Progress
+from shardwright.api.robust import RobustAnswer, plan_robust
 from shardwright.api.simulations import verified_strategy
 from shardwright.files.leaves import require_same
 from shardwright.files.stored import StoredPlan, document_of, stored_plan
@@ -19,8 +20,10 @@ from shardwright.search.joint.find import JointAnswer
 from shardwright.search.mixed.find import MixedAnswer
 from shardwright.search.simulation import Verified
 
+GeneralAnswer = JointAnswer | ExactAnswer | MixedAnswer | RobustAnswer
 
-def stored_general(answer: JointAnswer | ExactAnswer | MixedAnswer) -> StoredPlan:
+
+def stored_general(answer: GeneralAnswer) -> StoredPlan:
     """What a plan file holds of an answer."""
     assert answer.simulation is not None
     return stored_plan(answer.simulation, certificate_of(answer) if isinstance(answer, JointAnswer) else answer.certificate)
@@ -68,8 +71,10 @@ def check_general(stored: StoredPlan, *, engine: Engine | None = None, progress:
     """
     claim, joint = stored.certificate, stored.certificate.joint
     _, verified = verified_strategy(stored.simulation)
-    again: JointAnswer | ExactAnswer | MixedAnswer
-    if claim.mixed is not None:
+    again: GeneralAnswer
+    if claim.scenarios is not None:
+        again = plan_robust(stored.request, engine=engine, progress=progress)
+    elif claim.mixed is not None:
         check_prices(stored.request, claim, progress=progress)
         again = plan_mixed(stored.request, tolerance=claim.mixed.tolerance, stops=stops_of(claim), engine=engine, progress=progress)
     elif joint is None:

@@ -56,7 +56,7 @@ def plan_mixed(
         require_unranked(request, "a search for cost, energy or within a budget")
     request = with_defaults(request)
     problem = problem_of(request)
-    choices = _choices(request, problem)
+    choices = choices_for(request, problem)
     find = partial(find_valued, goal=goal_of(request)) if is_valued(request) else partial(find_mixed, top=request.top)
     answer = find(
         roomy(request, problem),
@@ -71,7 +71,7 @@ def plan_mixed(
     return replace(answer, simulation=simulated(request, problem, name=NAME, grid=None, plan=answer.plan))
 
 
-def _choices(request: Request, problem: Problem) -> Choices:
+def choices_for(request: Request, problem: Problem) -> Choices:
     """What a request pins of the problem's pipelines, or of its grids alone."""
     return choices_of(request.pins, request.excludes, pipelines=not why_alone(problem), experts=has_experts(problem))
 
@@ -97,7 +97,7 @@ def check_prices(request: Request, certificate: Certificate, *, progress: Progre
     part = certificate.mixed
     assert part is not None
     problem = roomy(request, problem_of(request))
-    choices = _choices(request, problem)
+    choices = choices_for(request, problem)
     if part.valued is not None:
         return _check_cells(request, problem, part.valued, progress)
     done = 0
@@ -120,7 +120,7 @@ def _check_cells(request: Request, problem: Problem, part: ValuedPart, progress:
     Raises:
         DataError: prices do not show what a cell claims, or a frame is missing.
     """
-    choices, tariff = _choices(request, problem), tariff_of(problem.cluster, pools_of(problem.cluster), request.objective)
+    choices, tariff = choices_for(request, problem), tariff_of(problem.cluster, pools_of(problem.cluster), request.objective)
     options = dict.fromkeys(one.options for cell in part.cells for one in cell.shown)
     markets = {row: Market.of(Ground.of(under(problem, row), choices)) for row in options}
     for number, cell in enumerate(part.cells, start=1):

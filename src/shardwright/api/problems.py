@@ -42,6 +42,7 @@ class Method(StrEnum):
     JOINT = "joint"
     EXACT = "exact"
     MIXED = "mixed"
+    ROBUST = "robust"
 
 
 def with_defaults(request: Request) -> Request:
@@ -162,6 +163,17 @@ def require_unranked(request: Request, search: str) -> None:
         )
 
 
+def _require_plain(request: Request) -> None:
+    """Raise for what a search over several states of the cluster has not."""
+    if is_valued(request):
+        raise UsageError("plans for several scenarios are searched for time alone", hint="drop --objective and --budget")
+    uniform = _cluster(request).is_uniform
+    if request.space not in (SPACES if uniform else ("standard",)):
+        raise UsageError(f"the {request.space} space is searched for one state of the cluster", hint="drop --space, or --scenarios")
+    if request.use_all and not uniform:
+        raise UsageError("--use-all is of uniform clusters", hint="drop it")
+
+
 def method_of(request: Request) -> Method:
     """Which search answers a request.
 
@@ -171,6 +183,11 @@ def method_of(request: Request) -> Method:
     space = request.space
     if space not in (*SPACES, *JOINT, EXACT):
         raise UsageError(f"unknown space {space[:40]!r}", hint=nearest(space[:40], (*SPACES, *JOINT, EXACT)))
+    if request.scenarios:
+        _require_plain(request)
+        return Method.ROBUST
+    if request.tail:
+        raise UsageError(f"--tail {request.tail:g} without scenarios", hint="--scenarios FILE says in which states the cluster is met")
     if space == EXACT and not is_valued(request):
         return Method.EXACT
     if request.objective not in OBJECTIVES:

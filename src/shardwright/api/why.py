@@ -81,6 +81,8 @@ def _broken(problem: Problem, asked: Grid | Plan) -> tuple[Violation, ...]:
 def _placed(stored: StoredSimulation, problem: Problem, grid: Grid | None, other: Simulation | None) -> Placed:
     if not isinstance(stored, StoredPlan):
         return Placed(fate=Fate.UNSEARCHED, reason="the plan is one strategy that was simulated")
+    if stored.certificate.scenarios is not None:
+        return Placed(fate=Fate.UNSEARCHED, reason="the search was over several scenarios, and both are compared on the cluster as it is")
     least = stored.certificate.lower_bound_s
     if other is None:
         return Placed(fate=Fate.ILLEGAL, reason="no space has it")

@@ -126,6 +126,22 @@ Budget = Annotated[
     str,
     typer.Option("--budget", metavar="USD", help="Dollars an hour that the nodes of a plan may cost at most.", show_default=False),
 ]
+Scenarios = Annotated[
+    str,
+    typer.Option(
+        "--scenarios", metavar="FILE", help="States in which the cluster is met, with weights (YAML): one plan for all.", show_default=False
+    ),
+]
+Tail = Annotated[
+    float,
+    typer.Option(
+        "--tail",
+        metavar="LEVEL",
+        min=0.0,
+        max=1.0,
+        help="Judge plans for scenarios by the slowest part of the time: 0 is all of it, 0.9 the slowest tenth, 1 the slowest scenario.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Quiet = Annotated[
     bool,

@@ -55,6 +55,8 @@ def plan(
     profile: flags.ProfileFile = "",
     objective: flags.Objective = "time",
     budget: flags.Budget = "",
+    scenarios: flags.Scenarios = "",
+    tail: flags.Tail = 0.0,
     space: Annotated[str, typer.Option("--space", help=SPACE_HELP)] = "standard",
     lanes: Annotated[
         int,

@@ -1,42 +1,46 @@
-"""``shardwright plan --space joint`` and ``--space exact``, and on mixed clusters: the best general plan, with its order."""
+"""``shardwright plan --space joint`` and ``--space exact``, on mixed clusters and for several scenarios: the best general plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import typer
 
 from shardwright.api.exact import plan_exact
-from shardwright.api.general import stored_general
+from shardwright.api.general import GeneralAnswer, stored_general
 from shardwright.api.joint import plan_joint
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import Method, problem_of
+from shardwright.api.robust import plan_robust
 from shardwright.cli import interrupt, screen
+from shardwright.errors import UsageError
 from shardwright.files.stored import document_of, file_text
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_general
 from shardwright.search.engine.protocol import Engine
-from shardwright.search.exact.find import ExactAnswer
-from shardwright.search.joint.find import JointAnswer
-from shardwright.search.mixed.find import MixedAnswer
 from shardwright.search.request import Request
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import answer_line
 
-SEARCHES: Final[Mapping[Method, Callable[..., JointAnswer | ExactAnswer | MixedAnswer]]] = {
+SEARCHES: Final[Mapping[Method, Callable[..., GeneralAnswer]]] = {
     Method.JOINT: plan_joint,
     Method.EXACT: plan_exact,
     Method.MIXED: plan_mixed,
+    Method.ROBUST: plan_robust,
 }
 
 
 def plan(request: Request, method: Method, *, time_limit: float, engine: Engine, output: Path | None, as_json: bool, quiet: bool) -> None:
     """Search the space of general plans that the request names."""
+    if method is Method.ROBUST and isfinite(time_limit):
+        raise UsageError("a search over scenarios ends by itself", hint="drop --time-limit")
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
-        given = {} if method is Method.EXACT else {"engine": engine}
-        answer = SEARCHES[method](request, time_limit_s=time_limit, progress=report, **given)
+        given: dict[str, Any] = {} if method is Method.EXACT else {"engine": engine}
+        given |= {} if method is Method.ROBUST else {"time_limit_s": time_limit}
+        answer = SEARCHES[method](request, progress=report, **given)
     interrupt.note(waited=answer.waited)
     stored = stored_general(answer)
     document = document_of(stored)

@@ -13,7 +13,7 @@ from shardwright.search.request import Request
 
 _NAMED: Final = ("model", "teacher")
 """What may be a name of the catalog, which wins over a file of that name."""
-_PATHS: Final = (*_NAMED, "cluster", "profile")
+_PATHS: Final = (*_NAMED, "cluster", "profile", "scenarios")
 
 
 def relative_to(request: Request, folder: Path) -> Request:

@@ -69,8 +69,13 @@ class StoredPlan(StoredSimulation):
 
     @property
     def answer(self) -> Answer | None:
-        """What `plan` returns of a space of grids; None of a joint one."""
-        if self.grid is None or self.certificate.joint is not None or self.request.space == "exact":
+        """What `plan` returns of a space of grids; None of another one, and of several states of the cluster."""
+        if (
+            self.grid is None
+            or self.certificate.joint is not None
+            or self.certificate.scenarios is not None
+            or self.request.space == "exact"
+        ):
             return None
         return Answer(
             grid=self.grid,

@@ -11,6 +11,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.program.orders.rows import TABLE_SEARCH
 from shardwright.report.layout import unbroken
 from shardwright.report.mixed_face import render_mixed
+from shardwright.report.scenarios_face import render_scenarios
 from shardwright.report.terminal import bound_lines, certificate_text, claimed, render_simulation, section
 from shardwright.search.certificate import Certificate
 from shardwright.search.simulation import Simulation
@@ -40,6 +41,8 @@ def _open(plan: Plan) -> Plan:
 def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) -> RenderableType:
     """Why no member of a space of general plans is better."""
     c, joint = certificate, certificate.joint
+    if c.scenarios is not None:
+        return render_scenarios(c, search_time_s=search_time_s)
     if c.mixed is not None:
         return render_mixed(c, search_time_s=search_time_s)
     if joint is None:

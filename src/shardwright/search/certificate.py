@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwright.search.frames import MixedPart, Stops
+from shardwright.search.scenarios import ScenariosPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,8 @@ class Certificate:
         stopped_at: at which of the search's looks at the clock the time limit cut in (0 = never): a search that stops there again has the
             same answer. joint: of a joint space, where members with any order are counted once, bounded_b1 are those whose longest path is
             not below the best, and none is illegal or a duplicate. mixed: of a mixed cluster's, where those that were looked at are counted
-            and none is bounded but by the path of its own cut.
+            and none is bounded but by the path of its own cut. scenarios: of a search over several states of the cluster: seconds are
+            means of the slow tail then, and members those of all states' searches together.
     """
 
     space: str
@@ -61,6 +63,7 @@ class Certificate:
     stopped_at: int = 0
     joint: JointPart | None = None
     mixed: MixedPart | None = None
+    scenarios: ScenariosPart | None = None
 
 
 def stops_of(certificate: Certificate) -> Stops:

@@ -40,6 +40,8 @@ class Request:
         loss reads (`model.taught`); empty = there is none.
         objective: ``time``, ``cost``, ``energy`` or ``pareto`` (the front of time and cost). budget: dollars an hour that plans may rent
         for; 0 = any.
+        scenarios: path of a file with the states in which the cluster is met; empty = as it is alone. tail: level of the slow tail by whose
+            mean plans for several states are judged (`search.scenarios.tail_mean`).
         profile: path of a profile whose measured rates take the place of the catalog's; empty = none.
     """
 
@@ -70,3 +72,5 @@ class Request:
     teacher: str = ""
     objective: str = "time"
     budget: float = 0.0
+    scenarios: str = ""
+    tail: float = 0.0

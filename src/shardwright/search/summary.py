@@ -8,6 +8,7 @@ from typing import Final
 from shardwright.cost.spending import Spending
 from shardwright.hardware.device import Evidence
 from shardwright.search.request import Request
+from shardwright.search.scenarios import judged_by
 from shardwright.simulator.prediction import Counted, Prediction
 from shardwright.strategy.text.printable import printable
 from shardwright.units import format_bytes, format_dollars, format_parameters, format_percent
@@ -77,6 +78,7 @@ def request_lines(request: Request) -> list[Line]:
         ("", asked),
         *([("", f"pinned: {', '.join(chosen)}")] if chosen else []),
         *([("", f"objective: {', '.join(goal)}")] if goal else []),
+        *([("", f"scenarios of {request.scenarios}, judged by {judged_by(request.tail)}")] if request.scenarios else []),
     ]
 
 

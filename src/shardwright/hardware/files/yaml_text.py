@@ -13,6 +13,7 @@ from shardwright.errors import ClusterError
 MAX_BYTES: Final = 262_144
 MAX_EVENTS: Final = 40_000
 MAX_DEPTH: Final = 16
+CLUSTER_FILE: Final = "cluster file"
 
 # What PyYAML's scanner and constructors let through on hostile text: bad dates, huge integers, odd tags.
 _REFUSED: Final = (yaml.YAMLError, ValueError, OverflowError, TypeError, LookupError, AttributeError, RecursionError)
@@ -31,50 +32,55 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(text: str) -> object:
-    """The plain value of `text`: at most 256 KiB, 40,000 nodes, 16 levels, no aliases, no key twice."""
+def read_yaml(text: str, *, what: str = CLUSTER_FILE) -> object:
+    """The plain value of `text`: at most 256 KiB, 40,000 nodes, 16 levels, no aliases, no key twice.
+
+    Args:
+        what: the text is, for messages.
+    """
     if len(text) > MAX_BYTES:
-        raise ClusterError(f"cluster file of {len(text)} characters", hint=f"at most {MAX_BYTES}")
+        raise ClusterError(f"{what} of {len(text)} characters", hint=f"at most {MAX_BYTES}")
     try:
-        _bounded(text)
+        _bounded(text, what)
         value: object = yaml.load(text, Loader=_Loader)
     except _REFUSED as error:
-        raise ClusterError(f"cluster file is not YAML: {_problem(error)}", hint="see the example in the documentation") from None
+        raise ClusterError(f"{what} is not YAML: {_problem(error)}", hint="see the example in the documentation") from None
     return value
 
 
-def read_file(path: Path) -> str:
+def read_file(path: Path, *, what: str = CLUSTER_FILE) -> str:
     """The text of the file at `path`; an error where it is missing, too large or not UTF-8."""
     shown = str(path)[-80:]
     try:
         if not path.is_file():
-            raise ClusterError(f"no cluster file {shown!r}", hint="a cluster is an expression such as h100-sxm:64, or a .yaml file")
+            hint = "a cluster is an expression such as h100-sxm:64, or a .yaml file" if what == CLUSTER_FILE else "a .yaml file"
+            raise ClusterError(f"no {what} {shown!r}", hint=hint)
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            raise ClusterError(f"cluster file {shown!r} is too large", hint=f"at most {MAX_BYTES} bytes")
+            raise ClusterError(f"{what} {shown!r} is too large", hint=f"at most {MAX_BYTES} bytes")
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        raise ClusterError(f"cluster file {shown!r} is not UTF-8 text", hint="save it as UTF-8") from None
+        raise ClusterError(f"{what} {shown!r} is not UTF-8 text", hint="save it as UTF-8") from None
     except (OSError, ValueError) as error:
         if isinstance(error, ClusterError):
             raise
-        raise ClusterError(f"cannot read cluster file {shown!r}", hint="is it a file that you may read?") from None
+        raise ClusterError(f"cannot read {what} {shown!r}", hint="is it a file that you may read?") from None
 
 
-def _bounded(text: str) -> None:
+def _bounded(text: str, what: str) -> None:
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
         if count > MAX_EVENTS:
-            raise ClusterError("cluster file is too long", hint=f"at most {MAX_EVENTS} values")
+            raise ClusterError(f"{what} is too long", hint=f"at most {MAX_EVENTS} values")
         if isinstance(event, yaml.AliasEvent):
-            raise ClusterError("cluster file uses a YAML alias", hint="write the value out")
+            raise ClusterError(f"{what} uses a YAML alias", hint="write the value out")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > MAX_DEPTH:
-            raise ClusterError("cluster file is nested too deeply", hint=f"at most {MAX_DEPTH} levels")
+            raise ClusterError(f"{what} is nested too deeply", hint=f"at most {MAX_DEPTH} levels")
 
 
 def _problem(error: Exception) -> str:

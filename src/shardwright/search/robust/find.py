@@ -1,0 +1,200 @@
+"""Search for one plan for several states of a cluster: the best plans of each state, tried in all of them, until no other can be better.
+
+A threshold search (Fagin, Lotem and Naor 2003, Optimal aggregation algorithms for middleware, section 4): every state ranks the plans of
+the space by their seconds in it. What is among the k best of no state takes, in each, at least what that state's k-th takes; so the mean of
+its slow tail is no less than that of these seconds, as the mean never falls when some seconds rise. k grows until that is no less than
+the best plan tried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final
+
+from shardwright.errors import InfeasibleError
+from shardwright.search.certificate import Certificate, assert_sound
+from shardwright.search.engine.protocol import Engine, rounds
+from shardwright.search.grid.kernels import load_kernels
+from shardwright.search.robust.ranking import Contender, Ranking, RankTask, StateQuestion, ranked, seconds_in
+from shardwright.search.scenarios import ScenarioOutcome, ScenariosPart, Tried, judged_by, tail_mean
+from shardwright.search.universal import universal_seconds
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.plan.plan import Plan
+
+Progress = Callable[[str, int, int], None]
+RANKED: Final = (4, 16, 64, 256)
+"""How many plans each state ranks, in turn: as long as something that is not among them may be better."""
+OF_FURTHER: Final = 4
+"""Plans that a search of a state with slow nodes adds."""
+AT_ONCE: Final = 8
+"""Plans that are simulated in every state at once, whatever the workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobustFound:
+    """The plan with the least mean of its slow tail, seconds in each state, and why none of the space is better."""
+
+    best: Grid | Plan
+    steps_s: tuple[float, ...]
+    certificate: Certificate
+
+
+@dataclass(slots=True)
+class _Pool:
+    """Plans with their seconds in every state, in the order in which they were met.
+
+    Args:
+        top: next best plans to tell: what may be one of them is simulated. ruled_out: how many plans were not.
+    """
+
+    questions: tuple[StateQuestion, ...]
+    level: float
+    engine: Engine
+    top: int
+    steps_s: dict[Contender, tuple[float, ...]] = field(default_factory=dict)
+    ruled_out: int = 0
+
+    def tail_s(self, seconds: Sequence[float]) -> float:
+        return tail_mean(seconds, [one.share for one in self.questions], level=self.level)
+
+    def best_first(self) -> list[Contender]:
+        return sorted(self.steps_s, key=lambda one: self.tail_s(self.steps_s[one]))
+
+    def consider(self, least_s: Mapping[Contender, Sequence[float]]) -> None:
+        """Simulate plans in every state, unless what they take at least in each is too much already: those that promise most first.
+
+        Args:
+            least_s: by plan, seconds that it takes in each state at least.
+        """
+        promised = {one: self.tail_s(seconds) for one, seconds in least_s.items() if one not in self.steps_s}
+        states = range(len(self.questions))
+        self.ruled_out = 0
+        for some in rounds(sorted(promised, key=promised.__getitem__), size=AT_ONCE):
+            known = sorted(map(self.tail_s, self.steps_s.values()))
+            worst_s = known[self.top] if len(known) > self.top else inf
+            kept = [one for one in some if promised[one] < worst_s]
+            self.ruled_out += len(some) - len(kept)
+            found = self.engine.map(seconds_in, [(number, one) for one in kept for number in states], shared=self.questions)
+            self.steps_s |= {one: tuple(found[at * len(states) : (at + 1) * len(states)]) for at, one in enumerate(kept)}
+
+
+def find_robust(
+    questions: tuple[StateQuestion, ...], *, level: float, engine: Engine, top: int = 0, progress: Progress | None = None
+) -> RobustFound:
+    """The plan with the least mean of its slow tail over all states (`tail_mean`).
+
+    Args:
+        level: of the tail. engine: where states are searched and plans simulated; the answer is the same. top: next best plans to tell.
+
+    Raises:
+        InfeasibleError: nothing fits in some state.
+    """
+    # Processes that are forked share what is loaded.
+    load_kernels()
+    pool = _Pool(questions=questions, level=level, engine=engine, top=top)
+    further = [one for one in engine.map(ranked, _further_tasks(questions), shared=questions) if one is not None]
+    known, count, best_s = list[Ranking](), 0, inf
+    for count in RANKED:
+        if progress is not None:
+            progress(f"the {count} best of each scenario in all of them", RANKED.index(count), len(RANKED))
+        known = _ranked_all(questions, engine, count, known)
+        pool.consider(_least(known, further))
+        best_s = pool.tail_s(pool.steps_s[pool.best_first()[0]])
+        if pool.tail_s([one.beyond_s for one in known]) >= best_s or not any(one.more for one in known):
+            break
+    if best_s == inf:
+        raise InfeasibleError("no plan that was tried fits in every scenario", hint="fewer scenarios, or more or larger devices")
+    best = pool.best_first()[0]
+    return RobustFound(best=best.strategy, steps_s=pool.steps_s[best], certificate=_certificate(pool, known, count))
+
+
+def _least(known: Sequence[Ranking], further: Sequence[Ranking]) -> dict[Contender, list[float]]:
+    """Every plan that some state ranks, and what it takes in each at least: its own seconds where that is known, else those of the best.
+
+    Plans of `further` searches belong to no state's space, so nothing is known of them before they are simulated. What is best in some
+    state is simulated in all, whatever is known: answers tell of it.
+    """
+    found = {plan: [one.certificate.lower_bound_s for one in known] for one in known for plan in one.plans}
+    for at, one in enumerate(known):
+        for plan, seconds in zip(one.plans, one.steps_s, strict=True):
+            found[plan][at] = seconds
+    told = [*(plan for one in further for plan in one.plans), *(one.plans[0] for one in known)]
+    return found | {plan: [0.0] * len(known) for plan in told}
+
+
+def _further_tasks(questions: Sequence[StateQuestion]) -> list[RankTask]:
+    return [RankTask(number=number, top=OF_FURTHER, further=True) for number, one in enumerate(questions) if one.further is not None]
+
+
+def _ranked_all(questions: tuple[StateQuestion, ...], engine: Engine, count: int, known: list[Ranking]) -> list[Ranking]:
+    """The `count` best of every state; states that share a space are searched once, and one that can say no more not again."""
+    first = [next(at for at, other in enumerate(questions) if other.bounding == one.bounding) for one in questions]
+    tasks = [RankTask(number=at, top=count) for at in sorted(set(first)) if not known or known[at].more]
+    found = dict(zip([task.number for task in tasks], engine.map(ranked, tasks, shared=questions), strict=True))
+    rankings = [found[at] if at in found else known[at] for at in first]
+    return [one for one in rankings if one is not None]
+
+
+def _certificate(pool: _Pool, known: Sequence[Ranking], count: int) -> Certificate:
+    questions, order = pool.questions, pool.best_first()
+    best_s = pool.tail_s(pool.steps_s[order[0]])
+    lower_s = min(pool.tail_s([one.beyond_s for one in known]), best_s)
+    whatever_s = pool.tail_s([universal_seconds(one.problem) for one in questions])
+    universal = 1.0 - whatever_s / best_s
+    assert_sound(best_s=best_s, lower_bound_s=lower_s, universal_gap=universal)
+    columns = [[seconds[at] for seconds in pool.steps_s.values()] for at in range(len(questions))]
+    fastest = [list(pool.steps_s)[column.index(min(column))] for column in columns]
+    part = ScenariosPart(
+        level=pool.level,
+        outcomes=tuple(
+            ScenarioOutcome(
+                name=one.state.name,
+                share=one.share,
+                step_time_s=pool.steps_s[order[0]][at],
+                best_s=pool.steps_s[fastest[at]][at],
+                strategy=fastest[at].text,
+                lower_bound_s=min(known[at].certificate.lower_bound_s, pool.steps_s[fastest[at]][at]),
+            )
+            for at, one in enumerate(questions)
+        ),
+        ranked=count,
+        tried=len(order),
+        ruled_out=pool.ruled_out,
+        next_best=tuple(
+            Tried(strategy=one.text, tail_s=pool.tail_s(pool.steps_s[one]), steps_s=pool.steps_s[one])
+            for one in order[1 : pool.top + 1]
+            if pool.tail_s(pool.steps_s[one]) < inf
+        ),
+    )
+    return _summed([one.certificate for one in known], part, best_s=best_s, lower_s=lower_s, universal=universal)
+
+
+def _summed(found: Sequence[Certificate], part: ScenariosPart, *, best_s: float, lower_s: float, universal: float) -> Certificate:
+    """One certificate of all states' searches: what each accounts for, added up."""
+    spaces = list(dict.fromkeys(one.space for one in found))
+    space = f"{judged_by(part.level)}; in each scenario: {' / '.join(spaces)}"
+    reasons: dict[str, int] = {}
+    for one in found:
+        for reason, number in one.infeasible_by_reason:
+            reasons[reason] = reasons.get(reason, 0) + number
+    return Certificate(
+        space=space,
+        digest=hashlib.sha256("\n".join([space, *(one.digest for one in found)]).encode()).hexdigest(),
+        enumerated=sum(one.enumerated for one in found),
+        illegal=sum(one.illegal for one in found),
+        duplicates=sum(one.duplicates for one in found),
+        infeasible=sum(one.infeasible for one in found),
+        bounded_b0=sum(one.bounded_b0 for one in found),
+        bounded_b1=sum(one.bounded_b1 for one in found),
+        simulated=sum(one.simulated for one in found),
+        best_s=best_s,
+        lower_bound_s=lower_s,
+        gap=(best_s - lower_s) / best_s,
+        optimal=lower_s >= best_s,
+        universal_gap=universal,
+        infeasible_by_reason=tuple(reasons.items()),
+        scenarios=part,
+    )

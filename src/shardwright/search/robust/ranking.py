@@ -1,0 +1,151 @@
+"""The fastest plans of one state of a cluster, and what every other plan of the space takes there at least."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from shardwright.errors import ClusterError, InfeasibleError, ShardwrightError
+from shardwright.hardware.states import State
+from shardwright.program.problem import Problem
+from shardwright.search.certificate import Certificate
+from shardwright.search.grid.find import find
+from shardwright.search.grid.space import Space
+from shardwright.search.mixed.choices import Choices
+from shardwright.search.mixed.find import find_mixed
+from shardwright.simulator.simulate import simulate_plan
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.rules import GridFacts
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.grid_notation import print_grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A plan that may be tried in every state: a grid, or what a search of unlike devices found; and it in words."""
+
+    strategy: Grid | Plan
+    text: str = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridQuestion:
+    """A space of grids on a uniform cluster: what is searched, bytes of a device that plans may fill, bytes that the search may take."""
+
+    problem: Problem
+    space: Space
+    facts: GridFacts
+    capacity: int
+    memory: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedQuestion:
+    """The mixed space of a cluster, whose devices have the memory that plans may fill."""
+
+    problem: Problem
+    choices: Choices
+    memory: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateQuestion:
+    """One state of the cluster.
+
+    Args:
+        share: of the time. problem: in the state, with the memory that plans may fill. bounding: the space that is bounded, on a cluster on
+            which no plan of it is slower than in the state. further: plans that may be better in the state than any of that space.
+    """
+
+    state: State
+    share: float
+    problem: Problem
+    bounding: GridQuestion | MixedQuestion
+    further: MixedQuestion | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTask:
+    """Rank the `top` best of a state's space; further: of the plans that may be better there."""
+
+    number: int
+    top: int
+    further: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The fastest plans of a state.
+
+    Args:
+        plans: best first. steps_s: no less than these does each take in the state. beyond_s: no other plan of the space is faster; inf =
+            there is none that fits. certificate: of the search. more: a longer ranking says more.
+    """
+
+    plans: tuple[Contender, ...]
+    steps_s: tuple[float, ...]
+    beyond_s: float
+    certificate: Certificate
+    more: bool
+
+
+def ranked(questions: Sequence[StateQuestion], task: RankTask) -> Ranking | None:
+    """The best plans of a state; None where further ones were asked for and none fits.
+
+    Raises:
+        InfeasibleError: nothing fits.
+    """
+    question = questions[task.number]
+    if task.further:
+        assert question.further is not None
+        try:
+            return _of_mixed(question.further, task.top)
+        except (InfeasibleError, ClusterError):
+            return None
+    asked = question.bounding
+    return _of_grids(asked, task.top) if isinstance(asked, GridQuestion) else _of_mixed(asked, task.top)
+
+
+def _of_grids(asked: GridQuestion, top: int) -> Ranking:
+    """Grids are ranked with proof: what is not among the best is no faster than the last of them."""
+    answer = find(asked.problem, asked.space, asked.facts, capacity=asked.capacity, top=top, memory=asked.memory)
+    grids = (answer.grid, *(one.grid for one in answer.alternatives))
+    steps_s = (answer.prediction.step_time_s, *(one.step_time_s for one in answer.alternatives))
+    more = len(grids) == top
+    return Ranking(
+        plans=tuple(Contender(strategy=one, text=print_grid(one)) for one in grids),
+        steps_s=steps_s,
+        beyond_s=steps_s[-1] if more else inf,
+        certificate=answer.certificate,
+        more=more,
+    )
+
+
+def _of_mixed(asked: MixedQuestion, top: int) -> Ranking:
+    """Mixed plans are not: all of them have the bound of the whole space."""
+    answer = find_mixed(asked.problem, choices=asked.choices, top=top - 1, memory=asked.memory)
+    part, bound_s = answer.certificate.mixed, answer.certificate.lower_bound_s
+    assert part is not None
+    # A best plan that is no pipeline over several kinds is the best grid of one.
+    alone = part.fastest_alone.strategy if part.fastest_alone is not None else ""
+    plans = [
+        Contender(strategy=answer.plan, text=part.pipelines or alone),
+        *(Contender(strategy=one.plan, text=one.pipelines) for one in part.runners),
+    ]
+    steps_s = (answer.step_time_s, *(one.step_time_s for one in part.runners))
+    return Ranking(plans=tuple(plans), steps_s=steps_s, beyond_s=bound_s, certificate=answer.certificate, more=False)
+
+
+def seconds_in(questions: Sequence[StateQuestion], task: tuple[int, Contender]) -> float:
+    """Seconds of a plan's step in a state; inf = it does not fit, or is none there."""
+    number, candidate = task
+    problem, strategy = questions[number].problem, candidate.strategy
+    if isinstance(strategy, Grid):
+        strategy = plan_of(strategy, model=problem.model, global_batch=problem.job.global_batch)
+    try:
+        done = simulate_plan(problem, strategy)
+    except ShardwrightError:
+        return inf
+    return done.step_time_s if done.fits else inf
