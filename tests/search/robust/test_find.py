@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from shardwright.errors import InfeasibleError
 from shardwright.hardware.states import NodeState, State, in_state, shares_of
 from shardwright.search.engine.choose import PROCESSES, engine_of
 from shardwright.search.engine.serial import Serial
@@ -17,7 +18,7 @@ from shardwright.search.robust.ranking import Contender, GridQuestion, StateQues
 from shardwright.search.scenarios import tail_mean
 from tests.search.brute import count
 from tests.search.problems import Case, small_case
-from tests.tiers import many, seeds
+from tests.tiers import in_proof, many, seeds
 
 PROBLEMS = many(4, 12)
 """In a block."""
@@ -65,6 +66,10 @@ def test_answer_equals_brute_force(block: int) -> None:
         shares = [one.share for one in questions]
         grids = count(case.problem, case.space, case.facts).grids.values()
         steps = [[seconds_in(questions, (at, Contender(strategy=one, text=""))) for at in range(len(questions))] for one in grids]
+        if not steps:
+            with pytest.raises(InfeasibleError):
+                find_robust(questions, level=level, engine=Serial())
+            continue
         best_s = min(tail_mean(row, shares, level=level) for row in steps)
         found = find_robust(questions, level=level, engine=Serial(), top=2)
         claim = found.certificate
@@ -78,8 +83,8 @@ def test_answer_equals_brute_force(block: int) -> None:
         own = {min(range(len(steps)), key=lambda row, at=at: steps[row][at]) for at in range(len(questions))}
         seen.update(problems=1, optimal=claim.optimal, differ=len(own) > 1, nodes=any(one.state.nodes for one in questions))
     assert seen["optimal"] > 0.8 * seen["problems"]
-    assert seen["differ"]
-    assert seen["nodes"]
+    # Some block of a proof may have neither.
+    assert in_proof() or (seen["differ"] and seen["nodes"])
 
 
 def small() -> tuple[StateQuestion, ...]:
