@@ -104,7 +104,7 @@ def test_no_published_row_is_lost_for_its_launch() -> None:
         ),
         (
             {"engine": "trtllm 1.2.0rc6.post3", "gpu": "b200_sxm", "concurrency": "32", "isl": "1024", "spec_decoding": "mtp"},
-            {"sequences": "32", "token_budget": "1216", "experts": "deepgemm", "graph_max": "256"},
+            {"sequences": "32", "token_budget": "1216", "experts": "trtllm", "graph_max": "32"},
         ),
         (
             {

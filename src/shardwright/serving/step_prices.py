@@ -202,7 +202,7 @@ def _path(found: ForwardSeconds, block: Block, problem: ServingProblem) -> _Path
     pieces = sum(o.kind is OperatorKind.ATTENTION or o.scan is not None for o in block.operators) * constants.host_piece_s
     launches = found.kernels * constants.host_launch_s
     if engine.piecewise:
-        compiled = (found.kernels - found.opaque) * constants.compiled_launch_s
+        compiled = found.compiled * constants.compiled_launch_s
         launches = pieces + compiled + found.opaque * constants.host_launch_s
     return _Path(
         replayed=total if engine.full_graphs else np.maximum(total, pieces),

@@ -38,12 +38,14 @@ class ForwardSeconds:
 
     Args:
         seconds: (parts, t), see `PARTS`. kernels: that the host launches, casts of tokens to narrower formats among them. opaque: those of
-            them inside operators that a compiler leaves to Python: routed experts.
+            them inside operators that a compiler leaves to Python: routed experts. compiled: kernels of compiled code, which makes one of
+            element-wise ones that follow one another; without `opaque` and attention cores.
     """
 
     seconds: FloatArray
     kernels: int
     opaque: int = 0
+    compiled: int = 0
 
     @property
     def total(self) -> FloatArray:
@@ -75,6 +77,8 @@ def forward_program(block: Block, *, routed: bool) -> BlockProgram:
 def forward_seconds(block: Block, rows: Rows, *, products: Products, networks: EngineNetworks, skew: float, gap_s: float) -> ForwardSeconds:
     """Price the forward of a block for every row.
 
+    The norm of a stream that was just added to is one kernel with that sum (`joined_norms`).
+
     Args:
         rows: degrees of a worker's stage; ``mbs`` = tokens of a rank. skew: see `ServingJob.expert_skew`.
         gap_s: what a small kernel takes beside its bytes.
@@ -83,10 +87,12 @@ def forward_seconds(block: Block, rows: Rows, *, products: Products, networks: E
     program = forward_program(block, routed=ranks > 1)
     operators = {o.name: o for o in program.operators}
     local = rows.degrees()
-    found, kernels, opaque = np.zeros((len(PARTS), len(rows))), 0, 0
-    for work in (w for w in program.works if w.phase is Phase.F):
+    works, joined = forward_works(program), joined_norms(program)
+    found, kernels, opaque, moves = np.zeros((len(PARTS), len(rows))), 0, 0, 0
+    for work in works:
         operator = operators[work.operator]
-        if operator.kind is OperatorKind.LOSS or is_routed(operator):
+        if work.operator in joined:
+            found[2] += _element_seconds(replace(work, read=()), local, products.machine)
             continue
         kernels += 1
         if work.kernel is Kernel.GEMM:
@@ -94,8 +100,7 @@ def forward_seconds(block: Block, rows: Rows, *, products: Products, networks: E
             kernels += is_cast(formats_of(products.precision, operator))
         elif work.kernel not in _BY_CONTEXT:
             found[2] += _element_seconds(work, local, products.machine) + gap_s
-    down = next((w for w in program.works if w.kernel is Kernel.GROUPED_GEMM and w.phase is Phase.F), None)
-    if down is not None:
+    if any(w.kernel is Kernel.GROUPED_GEMM and w.phase is Phase.F for w in program.works):
         found[1] += _experts_seconds(block, rows, products, skew=skew)
         opaque = EXPERT_KERNELS + 2 * is_cast(products.precision.experts)
         kernels += opaque
@@ -104,20 +109,48 @@ def forward_seconds(block: Block, rows: Rows, *, products: Products, networks: E
         if int(span.size.max()) > 1:
             spent, fused = sum_seconds(move.kind, volume=volume, tokens=rows["mbs"], span=span, networks=networks)
             found[3] += spent
-            kernels += 1
+            moves += 1
             if not is_head(block):
-                found[2] -= np.where(fused, FUSED_BEHIND_SUMS * gap_s, 0.0)
+                found[2] -= np.where(fused, gap_s, 0.0)
     route = next((o for o in block.operators if o.kind is OperatorKind.ROUTE), None)
     if route is not None and ranks > 1:
         found[4] += exchange_seconds(route, rows, networks=networks, hidden=_width(block))
-        kernels += 2
-    return ForwardSeconds(seconds=found, kernels=kernels, opaque=opaque)
+        moves += 2
+    compiled = compiled_kernels(works, operators, products) + moves
+    return ForwardSeconds(seconds=found, kernels=kernels + moves, opaque=opaque, compiled=compiled)
+
+
+def forward_works(program: BlockProgram) -> list[BlockWork]:
+    """Kernels that run one after another, but for those of routed experts, which are one operator in an engine, and of a loss."""
+    operators = {o.name: o for o in program.operators}
+    kept = (w for w in program.works if w.phase is Phase.F)
+    return [w for w in kept if operators[w.operator].kind is not OperatorKind.LOSS and not is_routed(operators[w.operator])]
+
+
+def joined_norms(program: BlockProgram) -> frozenset[str]:
+    """Norms of the stream between blocks: they run in the kernel that adds the residual to it, here or in the block before.
+
+    Source: vLLM's fused_add_rms_norm (csrc/layernorm_kernels.cu), FlashInfer's fused_add_rmsnorm, which SGLang and TensorRT-LLM call.
+    """
+    added = {o.name for o in program.operators if o.kind is OperatorKind.RESIDUAL} | {"input"}
+    norms = (o for o in program.operators if o.kind is OperatorKind.NORM and o.klass is OperatorClass.STREAM)
+    return frozenset(o.name for o in norms if o.inputs[0] in added)
+
+
+def compiled_kernels(works: list[BlockWork], operators: dict[str, Operator], products: Products) -> int:
+    """Kernels of compiled code in a block like the one before it: products, and runs of element-wise work, casts for products in them."""
+    count, in_run = 0, bool(works) and works[-1].kernel is Kernel.ELEMENT
+    for work in works:
+        if work.kernel is Kernel.ELEMENT:
+            count += not in_run
+        elif work.kernel is Kernel.GEMM:
+            count += 1 + (not in_run and is_cast(formats_of(products.precision, operators[work.operator])))
+        in_run = work.kernel is Kernel.ELEMENT
+    return count
 
 
 EXPERT_KERNELS: Final = 5
 """Sort by expert, two grouped products, the gate between, and the sum."""
-FUSED_BEHIND_SUMS: Final = 2
-"""The residual and the norm."""
 
 
 def is_cast(formats: OperatorPrecision) -> bool:

@@ -20,21 +20,21 @@ class ServingConstants:
     `DECLARED_SERVING` has meaning, owner and prior of each.
     """
 
-    replayed_launch_s: float = 5.4529e-06
-    host_launch_s: float = 4.6925e-05
+    replayed_launch_s: float = 4.9034e-06
+    host_launch_s: float = 5.1392e-05
     compiled_launch_s: float = 4e-05
-    host_piece_s: float = 0.00016304
-    host_iteration_s: float = 0.00085478
-    host_sequence_s: float = 2.9539e-06
-    request_s: float = 0.021966
-    products_hopper: float = 0.93025
-    products_blackwell: float = 0.91024
-    experts_hopper: float = 0.87079
-    experts_blackwell: float = 0.79796
-    answers_hopper: float = 1.2646
-    answers_blackwell: float = 0.98846
-    sums: float = 1.4974
-    prompts: float = 1.1974
+    host_piece_s: float = 0.00015757
+    host_iteration_s: float = 0.0016904
+    host_sequence_s: float = 4.4456e-06
+    request_s: float = 0.022799
+    products_hopper: float = 0.92533
+    products_blackwell: float = 0.92973
+    experts_hopper: float = 0.81421
+    experts_blackwell: float = 0.83128
+    answers_hopper: float = 1.3071
+    answers_blackwell: float = 0.99298
+    sums: float = 1.5012
+    prompts: float = 1.2287
 
     def in_place(self, kernels: str, accelerator: str) -> float:
         """Seconds of `kernels` (products, experts, answers, sums, prompts) in a running engine over those alone, on an accelerator of the

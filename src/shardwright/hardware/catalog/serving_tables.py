@@ -125,13 +125,13 @@ class ServingTables:
         return _of_library((d for d in fitting if away[d.head_dim] == min(away.values())), library)
 
     def product(self, *, weights: str, multiplied: Dtype, library: str) -> ProductTable | None:
-        """The library's products in those formats; fp16 runs on the units of bf16."""
-        wanted = (_sixteen(weights), Dtype(_sixteen(multiplied)))
+        """The library's products in those formats; fp16 runs on the units of bf16, groups of any size are one kernel's."""
+        wanted = (_measured(weights), Dtype(_measured(multiplied)))
         return _of_library((p for p in self.products if (p.weights, p.multiplied) == wanted), library)
 
     def expert(self, *, weights: str, multiplied: Dtype, library: str) -> ExpertTable | None:
         """The experts' operator in those formats: of that kernel (``vllm/triton``), or the first of that library."""
-        wanted = (_sixteen(weights), Dtype(_sixteen(multiplied)))
+        wanted = (_measured(weights), Dtype(_measured(multiplied)))
         fitting = [e for e in self.experts if (e.weights, e.multiplied) == wanted]
         exact = next((e for e in fitting if e.kernel == library), None)
         return exact or _of_library(fitting, library.partition("/")[0])
@@ -143,8 +143,9 @@ def _of_library(tables: Iterable[_T], library: str) -> _T | None:
     return min(tables, key=lambda table: order.index(table.library), default=None)
 
 
-def _sixteen(name: str) -> str:
-    return "bf16" if name == "fp16" else str(name)
+def _measured(name: str) -> str:
+    """The format whose kernels were measured: ``int4-group32`` is ``int4`` with more scales to read."""
+    return "bf16" if name == "fp16" else str(name).partition("-")[0]
 
 
 @lru_cache(maxsize=64)

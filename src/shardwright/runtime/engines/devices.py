@@ -53,7 +53,7 @@ def on_device(engine: Engine, site: Site) -> Engine:
         token_budget=max(1, budget // ranks),
         max_sequences=max(1, sequences // ranks),
         memory_fraction=engine.memory_fraction or _share(engine, site, chunk=budget, largest=largest, pieces=len(pieces)),
-        captured=_captured(engine, site, largest=largest),
+        captured=_captured(engine, site, largest=largest, sequences=sequences // ranks),
         largest_captured=largest,
         piecewise=_is_piecewise(engine, site),
         piecewise_tokens=pieces[-1] if pieces else 0,
@@ -111,10 +111,16 @@ def _largest(engine: Engine, site: Site, *, row_largest: int, sequences: int, bu
     return largest if engine.captured_requests else min(largest, budget)
 
 
-def _captured(engine: Engine, site: Site, *, largest: int) -> tuple[int, ...]:
+def _captured(engine: Engine, site: Site, *, largest: int, sequences: int) -> tuple[int, ...]:
+    """Sizes in tokens. Of sizes that are set, those of more requests than may run are left out; where batches are padded and `ends` holds,
+    the most that may run stand for them.
+    """
     if largest == 0:
         return ()
     sizes = engine.captured or engine.captures.sizes(largest, guessing=site.guesses > 0)
+    if engine.captured and engine.captured_requests and 0 < sequences < sizes[-1]:
+        sizes = tuple(size for size in sizes if size <= sequences)
+        sizes += (sequences,) if engine.pads and engine.captures.ends else ()
     tokens = site.guesses + 1 if engine.captured_requests else 1
     return tuple(sorted({size * tokens for size in sizes if size <= largest}))
 

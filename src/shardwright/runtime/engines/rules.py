@@ -159,8 +159,8 @@ LIBRARY: Final = SumLimit(kind=Kind.LIBRARY, most_bytes=1 << 62)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """A backend that an engine takes by itself: on devices of `generation` (0 any), for latent attention, and where experts are
-    spread over devices (None = whatever), for weights of a number format (empty = any), for a model's architecture (empty = any). The first
-    that fits.
+    spread over devices (None = whatever), for weights of a number format (empty = any; in groups of whatever size), for a model's
+    architecture (empty = any). The first that fits.
     """
 
     name: str
@@ -195,7 +195,7 @@ def choice(
             if one.generation in (0, generation)
             and one.latent in (None, latent)
             and one.spread in (None, spread)
-            and (not one.weights or weights in one.weights)
+            and (not one.weights or weights.partition("-")[0] in one.weights)
             and (not one.architectures or architecture in one.architectures)
         ),
         "",
