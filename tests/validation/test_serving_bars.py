@@ -29,12 +29,9 @@ PAIRS = (
 )
 WAITING = "whether requests wait, near capacity"
 MISSED = {
-    "TTFT, vLLM": "median 16.7 % of 15.0 %: prompts of a 70B on tp8 are priced 40 % too slow (sums of many bytes), Kimi's 20 % too fast",
-    "TTFT": "median 20.6 % of 20.0 %: SGLang's first bursts of old runs wait for something that no source names (-74 % of 73 rows)",
     "maximum throughput, dense": "mean 19.1 % of 12.0 %: pipelines on RTX PRO 6000 twice too fast, Llama-3.1-405B a fifth too slow",
     "maximum throughput, experts": "mean 25.8 % of 20.0 %: Llama 4 on H100 half too fast",
     "DeepSeek-R1, attention DP 8 and EP 8": "the worst of three 38.8 % off, of 10 %",
-    "TPOT, tokens guessed ahead": "median 16.6 % of 15.0 %: shared experts beside routed ones are not priced so",
     WAITING: "71.0 % of 31 rows right, of 85 %",
 }
 
