@@ -46,6 +46,7 @@ def test_public_names_change_only_on_purpose() -> None:
         "plan",
         "plan_joint",
         "plan_mixed",
+        "plan_robust",
         "read_plan_file",
         "serve_simulate",
         "simulate",

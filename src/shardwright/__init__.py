@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shardwright.api.grids import plan as plan
     from shardwright.api.joint import plan_joint as plan_joint
     from shardwright.api.mixed import plan_mixed as plan_mixed
+    from shardwright.api.robust import plan_robust as plan_robust
     from shardwright.api.serving import serve_simulate as serve_simulate
     from shardwright.api.simulations import simulate as simulate
     from shardwright.api.simulations import simulation as simulation
@@ -42,6 +43,7 @@ _HOMES: Final = {
     "plan": "shardwright.api.grids",
     "plan_joint": "shardwright.api.joint",
     "plan_mixed": "shardwright.api.mixed",
+    "plan_robust": "shardwright.api.robust",
     "simulate": "shardwright.api.simulations",
     "simulation": "shardwright.api.simulations",
     "serve_simulate": "shardwright.api.serving",

@@ -26,6 +26,16 @@ def test_every_file_is_small_and_attributed() -> None:
     assert "serving_tables.py" in (folder / "ATTRIBUTION.txt").read_text()
 
 
+def test_weights_in_groups_have_the_kernels_of_their_format() -> None:
+    tables = [one for one in TABLES if one is not None and any(expert.weights == "int4" for expert in one.experts)]
+    assert tables
+    for one in tables:
+        (multiplied, *_) = (expert.multiplied for expert in one.experts if expert.weights == "int4")
+        found = [one.expert(weights=weights, multiplied=multiplied, library="vllm") for weights in ("int4", "int4-group32", "int3")]
+        assert found[0] is found[1] is not None
+        assert found[2] is None
+
+
 @pytest.mark.parametrize("name", SERVED)
 def test_decode_never_falls(name: str) -> None:
     """Starts, and slopes of all sequences and key heads together, along sequences, key heads, and rows from two on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +38,9 @@ def plan(request: Request, method: Method, *, time_limit: float, engine: Engine,
     """Search the space of general plans that the request names."""
     if method is Method.ROBUST and isfinite(time_limit):
         raise UsageError("a search over scenarios ends by itself", hint="drop --time-limit")
-    with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
+    # What several searches have shown when they are stopped cannot be made again.
+    stopping = nullcontext() if method is Method.ROBUST else interrupt.stopping()
+    with stopping, screen.progress(quiet=quiet or as_json) as report:
         given: dict[str, Any] = {} if method is Method.EXACT else {"engine": engine}
         given |= {} if method is Method.ROBUST else {"time_limit_s": time_limit}
         answer = SEARCHES[method](request, progress=report, **given)

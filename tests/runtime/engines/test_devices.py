@@ -15,7 +15,7 @@ from shardwright.runtime.engines.devices import Site, on_device
 from shardwright.runtime.engines.engine import Engine, ExpertExchange
 from shardwright.runtime.engines.options import with_options
 from shardwright.runtime.engines.registry import all_engines, engine_called
-from shardwright.runtime.engines.rules import Kind, sum_of
+from shardwright.runtime.engines.rules import Choice, Kind, choice, sum_of
 from shardwright.units import KIB, MIB
 from tests.tiers import examples
 
@@ -98,6 +98,20 @@ def test_captured_sizes_of_tensorrt_llm() -> None:
     padded = on_device(engine_called("trtllm-1.2 graph_padding=on graph_max=512"), B200)
     assert padded.captured == (1, 2, 4, *range(8, 129, 8), 256, 512)
     assert on_device(engine_called("trtllm-1.2 graph_padding=on graph_max=300"), B200).captured[-2:] == (256, 300)
+
+
+def test_set_sizes_of_tensorrt_llm_end_at_the_requests_that_may_run() -> None:
+    """Padded batches have the most that may run among them; others have the sizes that are left."""
+    sizes = "graph_sizes=1,8,64,128 sequences=100"
+    assert on_device(engine_called(f"trtllm-1.2 graph_padding=on {sizes}"), B200).captured == (1, 8, 64, 100)
+    assert on_device(engine_called(f"trtllm-1.2 {sizes}"), B200).captured == (1, 8, 64)
+    assert on_device(engine_called("trtllm-1.2 graph_sizes=1,8,64 sequences=100"), B200).captured == (1, 8, 64)
+
+
+def test_backends_by_format_take_groups_of_any_size() -> None:
+    choices = (Choice(name="four", weights=("int4",)), Choice(name="any"))
+    found = [choice(choices, generation=9, latent=False, weights=weights) for weights in ("int4", "int4-group32", "int8", "")]
+    assert found == ["four", "four", "any", "any"]
 
 
 def test_no_graphs() -> None:

@@ -12,6 +12,7 @@ from shardwright.errors import InfeasibleError
 from shardwright.hardware.states import NodeState, State, in_state, shares_of
 from shardwright.search.engine.choose import PROCESSES, engine_of
 from shardwright.search.engine.serial import Serial
+from shardwright.search.limit import STOP
 from shardwright.search.robust import find as robust
 from shardwright.search.robust.find import RobustFound, find_robust
 from shardwright.search.robust.ranking import Contender, GridQuestion, StateQuestion, seconds_in
@@ -125,3 +126,19 @@ def test_a_search_that_ends_early_claims_no_more_than_it_has_shown(monkeypatch: 
     assert bounds == sorted(bounds)
     own = [outcome.best_s for outcome in find_robust(questions, level=0.0, engine=Serial()).certificate.scenarios.outcomes]  # type: ignore[union-attr]
     assert bounds[0] == pytest.approx(min(bounds[-1], sum(own) / 3), rel=1e-9)
+
+
+def test_searches_that_were_stopped_claim_no_more_than_they_have_shown() -> None:
+    """A stopped search ranks fewer plans than were asked for: those that are left are not none."""
+    case = small_case(503, most=300)
+    questions = questions_of(case, (State(name="usual"), State(name="busy", network=0.01)))
+    grids = count(case.problem, case.space, case.facts).grids.values()
+    shares = [one.share for one in questions]
+    steps = [[seconds_in(questions, (at, Contender(strategy=one, text=""))) for at in range(2)] for one in grids]
+    STOP.set()
+    try:
+        claim = find_robust(questions, level=0.0, engine=Serial()).certificate
+    finally:
+        STOP.clear()
+    assert not claim.optimal
+    assert claim.lower_bound_s <= min(tail_mean(row, shares, level=0.0) for row in steps) * (1 + 1e-9)

@@ -40,6 +40,7 @@ from shardwright.hardware.catalog.sheet import accelerator_from_sheet
 from shardwright.hardware.cluster import ONE_SWITCH, Cluster, FabricTier, Host, NodeGroup, NodeKind, by_zone
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 from shardwright.hardware.expression import MAX_DEVICES, parse_cluster
+from shardwright.hardware.files.record_errors import Place, first_error
 from shardwright.hardware.files.yaml_schema import (
     AcceleratorRecord,
     AttentionRecord,
@@ -54,7 +55,7 @@ from shardwright.hardware.files.yaml_schema import (
     TierRecord,
     ZoneLinkRecord,
 )
-from shardwright.hardware.files.yaml_text import read_file, read_yaml
+from shardwright.hardware.files.yaml_text import CLUSTER_FILE, read_file, read_yaml
 from shardwright.hardware.link import Link
 from shardwright.hardware.zones import ZoneLink, checked_links, checked_price
 from shardwright.units import BITS_PER_BYTE, GIB, scale_decimal
@@ -95,7 +96,7 @@ def cluster_from_yaml(text: str) -> Cluster:
     try:
         record = ClusterRecord.model_validate(dict(value))
     except ValidationError as error:
-        raise _first_error(error) from None
+        raise first_error(error, what=CLUSTER_FILE, form=_FORM, keys_at=_keys_at, hint_of=_hint) from None
     own = {name_key(name): (_accelerator(name, r), r.like or "") for name, r in record.accelerators.items()}
     if len(own) < len(record.accelerators):
         raise ClusterError(
@@ -109,18 +110,6 @@ def cluster_from_yaml(text: str) -> Cluster:
     if cluster.num_devices > MAX_DEVICES:
         raise ClusterError(f"{cluster.num_devices} devices in the cluster file", hint=f"at most {MAX_DEVICES}")
     return cluster
-
-
-def _first_error(error: ValidationError) -> ClusterError:
-    # A key that is misspelt is missing, too: what is unknown says more.
-    first = min(error.errors(include_url=False, include_input=False), key=lambda one: one["type"] == "missing")
-    place = [str(p)[:60] for p in first["loc"]]
-    path = ".".join(place) or "cluster file"
-    if first["type"] == "extra_forbidden":
-        return ClusterError(f"{path}: unknown key", hint=nearest(place[-1], _keys_at(tuple(first["loc"]))))
-    if first["type"] == "missing":
-        return ClusterError(f"{path}: required key is missing", hint=_FORM)
-    return ClusterError(f"{path}: {first['msg'][:200]}", hint=_HINTS.get(first["type"]) or _unit_hint(place[-1] if place else ""))
 
 
 _FORM = "docs/clusters.md has the form of a cluster file"
@@ -143,9 +132,9 @@ _IN_WORDS: Mapping[str, str] = {
 }
 
 
-def _unit_hint(key: str) -> str:
-    """What the number of a key counts, by the key's ending."""
-    return next((words for ending, words in _IN_WORDS.items() if key.endswith(ending)), _FORM)
+def _hint(kind: str, key: str) -> str:
+    """How a value is written, by the kind of the error; else what the number of a key counts, by the key's ending."""
+    return _HINTS.get(kind) or next((words for ending, words in _IN_WORDS.items() if key.endswith(ending)), _FORM)
 
 
 _PARTS: Mapping[str, type[Record]] = {
@@ -165,7 +154,7 @@ _PARTS: Mapping[str, type[Record]] = {
 }
 
 
-def _keys_at(place: tuple[int | str, ...]) -> list[str]:
+def _keys_at(place: Place) -> list[str]:
     """Keys that are legal where the last element of `place` was written."""
     inner = next((_PARTS[p] for p in reversed(place[:-1]) if isinstance(p, str) and p in _PARTS), ClusterRecord)
     return list(inner.model_fields)

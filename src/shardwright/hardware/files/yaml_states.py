@@ -18,7 +18,8 @@ from typing import Annotated, Final
 
 from pydantic import Field, ValidationError
 
-from shardwright.errors import ClusterError, nearest
+from shardwright.errors import ClusterError
+from shardwright.hardware.files.record_errors import Place, first_error
 from shardwright.hardware.files.yaml_schema import Fraction, NotNegative, Positive, Record, Word
 from shardwright.hardware.files.yaml_text import read_file, read_yaml
 from shardwright.hardware.states import MOST_STATES, LinkState, NodeState, State
@@ -80,7 +81,7 @@ def states_from_yaml(text: str) -> tuple[State, ...]:
     try:
         record = StatesRecord.model_validate(dict(value))
     except ValidationError as error:
-        raise _first_error(error) from None
+        raise first_error(error, what=WHAT, form=_FORM, keys_at=_keys_at, hint_of=_hint) from None
     states = tuple(_state(one, place=place) for place, one in enumerate(record.scenarios))
     names = [one.name for one in states]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -108,20 +109,16 @@ def _links(record: LinkStateRecord, *, where: str) -> Iterator[LinkState]:
         yield LinkState(source=str(source), target=str(target), bandwidth=record.bandwidth, later_s=scale_decimal(record.later_ms, -3))
 
 
-def _first_error(error: ValidationError) -> ClusterError:
-    # A key that is misspelt is missing, too: what is unknown says more.
-    first = min(error.errors(include_url=False, include_input=False), key=lambda one: one["type"] == "missing")
-    place = [str(part)[:60] for part in first["loc"]]
-    path = ".".join(place) or WHAT
-    if first["type"] == "extra_forbidden":
-        return ClusterError(f"{path}: unknown key", hint=nearest(place[-1], _KEYS))
-    if first["type"] == "missing":
-        return ClusterError(f"{path}: required key is missing", hint=_FORM)
-    share = place and place[-1] in _SHARES
-    return ClusterError(f"{path}: {first['msg'][:200]}", hint="a share of the usual: more than 0, at most 1" if share else _FORM)
+def _keys_at(place: Place) -> list[str]:
+    """Keys that are legal where the last of `place` was written."""
+    inner = next((_PARTS[part] for part in reversed(place[:-1]) if isinstance(part, str) and part in _PARTS), StatesRecord)
+    return list(inner.model_fields)
+
+
+def _hint(kind: str, key: str) -> str:
+    del kind
+    return "a share of the usual: more than 0, at most 1" if key in _SHARES else _FORM
 
 
 _SHARES: Final = ("devices", "network", "cards", "bandwidth")
-_KEYS: Final = tuple(
-    dict.fromkeys(key for record in (StatesRecord, StateRecord, NodeStateRecord, LinkStateRecord) for key in record.model_fields)
-)
+_PARTS: Final[Mapping[str, type[Record]]] = {"scenarios": StateRecord, "nodes": NodeStateRecord, "links": LinkStateRecord}

@@ -9,6 +9,7 @@ the best plan tried.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -114,14 +115,16 @@ def find_robust(
 def _least(known: Sequence[Ranking], further: Sequence[Ranking]) -> dict[Contender, list[float]]:
     """Every plan that some state ranks, and what it takes in each at least: its own seconds where that is known, else those of the best.
 
-    Plans of `further` searches belong to no state's space, so nothing is known of them before they are simulated. What is best in some
-    state is simulated in all, whatever is known: answers tell of it.
+    Plans of `further` searches belong to no state's space, and those of mixed clusters to their own state's alone (options of the runtime
+    differ), so nothing is known of them before they are simulated. What is best in some state is simulated in all, whatever is known:
+    answers tell of it.
     """
     found = {plan: [one.certificate.lower_bound_s for one in known] for one in known for plan in one.plans}
     for at, one in enumerate(known):
         for plan, seconds in zip(one.plans, one.steps_s, strict=True):
             found[plan][at] = seconds
-    told = [*(plan for one in further for plan in one.plans), *(one.plans[0] for one in known)]
+    unknown = [*further, *(one for one in known if one.certificate.mixed is not None)]
+    told = [*(plan for one in unknown for plan in one.plans), *(one.plans[0] for one in known)]
     return found | {plan: [0.0] * len(known) for plan in told}
 
 
@@ -169,20 +172,30 @@ def _certificate(pool: _Pool, known: Sequence[Ranking], count: int) -> Certifica
             if pool.tail_s(pool.steps_s[one]) < inf
         ),
     )
-    return _summed([one.certificate for one in known], part, best_s=best_s, lower_s=lower_s, universal=universal)
+    # States that share a space were searched once.
+    searched = [one.certificate for one in {id(one): one for one in known}.values()]
+    return _summed(questions, searched, part, best_s=best_s, lower_s=lower_s, universal=universal)
 
 
-def _summed(found: Sequence[Certificate], part: ScenariosPart, *, best_s: float, lower_s: float, universal: float) -> Certificate:
-    """One certificate of all states' searches: what each accounts for, added up."""
+def _summed(
+    questions: Sequence[StateQuestion],
+    found: Sequence[Certificate],
+    part: ScenariosPart,
+    *,
+    best_s: float,
+    lower_s: float,
+    universal: float,
+) -> Certificate:
+    """One certificate of all states' searches: what each accounts for, added up; its digest is of the states, too."""
     spaces = list(dict.fromkeys(one.space for one in found))
     space = f"{judged_by(part.level)}; in each scenario: {' / '.join(spaces)}"
-    reasons: dict[str, int] = {}
+    states = [repr((one.state, one.share)) for one in questions]
+    reasons: Counter[str] = Counter()
     for one in found:
-        for reason, number in one.infeasible_by_reason:
-            reasons[reason] = reasons.get(reason, 0) + number
+        reasons.update(dict(one.infeasible_by_reason))
     return Certificate(
         space=space,
-        digest=hashlib.sha256("\n".join([space, *(one.digest for one in found)]).encode()).hexdigest(),
+        digest=hashlib.sha256("\n".join([space, *states, *(one.digest for one in found)]).encode()).hexdigest(),
         enumerated=sum(one.enumerated for one in found),
         illegal=sum(one.illegal for one in found),
         duplicates=sum(one.duplicates for one in found),

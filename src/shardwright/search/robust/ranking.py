@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from shardwright.errors import ClusterError, InfeasibleError, ShardwrightError
+from shardwright.errors import InfeasibleError
 from shardwright.hardware.states import State
 from shardwright.program.problem import Problem
 from shardwright.search.certificate import Certificate
@@ -14,9 +14,9 @@ from shardwright.search.grid.find import find
 from shardwright.search.grid.space import Space
 from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.find import find_mixed
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.search.mixed.incumbents import simulated
+from shardwright.simulator.simulate import plan_of_grid
 from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.rules import GridFacts
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid
@@ -102,22 +102,26 @@ def ranked(questions: Sequence[StateQuestion], task: RankTask) -> Ranking | None
         assert question.further is not None
         try:
             return _of_mixed(question.further, task.top)
-        except (InfeasibleError, ClusterError):
+        except InfeasibleError:
             return None
     asked = question.bounding
     return _of_grids(asked, task.top) if isinstance(asked, GridQuestion) else _of_mixed(asked, task.top)
 
 
 def _of_grids(asked: GridQuestion, top: int) -> Ranking:
-    """Grids are ranked with proof: what is not among the best is no faster than the last of them."""
+    """Grids are ranked with proof: what is not among the best is no faster than the last of them, or, of a search that was stopped, than
+    its bound.
+    """
     answer = find(asked.problem, asked.space, asked.facts, capacity=asked.capacity, top=top, memory=asked.memory)
     grids = (answer.grid, *(one.grid for one in answer.alternatives))
     steps_s = (answer.prediction.step_time_s, *(one.step_time_s for one in answer.alternatives))
-    more = len(grids) == top
+    stopped = answer.certificate.stopped_at > 0
+    more = len(grids) == top and not stopped
+    beyond_s = answer.certificate.lower_bound_s if stopped else steps_s[-1] if more else inf
     return Ranking(
         plans=tuple(Contender(strategy=one, text=print_grid(one)) for one in grids),
         steps_s=steps_s,
-        beyond_s=steps_s[-1] if more else inf,
+        beyond_s=beyond_s,
         certificate=answer.certificate,
         more=more,
     )
@@ -140,12 +144,7 @@ def _of_mixed(asked: MixedQuestion, top: int) -> Ranking:
 
 def seconds_in(questions: Sequence[StateQuestion], task: tuple[int, Contender]) -> float:
     """Seconds of a plan's step in a state; inf = it does not fit, or is none there."""
-    number, candidate = task
-    problem, strategy = questions[number].problem, candidate.strategy
-    if isinstance(strategy, Grid):
-        strategy = plan_of(strategy, model=problem.model, global_batch=problem.job.global_batch)
-    try:
-        done = simulate_plan(problem, strategy)
-    except ShardwrightError:
-        return inf
-    return done.step_time_s if done.fits else inf
+    number, contender = task
+    problem, strategy = questions[number].problem, contender.strategy
+    done = simulated(problem, plan_of_grid(problem, strategy) if isinstance(strategy, Grid) else strategy)
+    return inf if done is None else done.step_time_s
