@@ -124,6 +124,8 @@ TABLE = StepTable(
     tokens=_TWO,
     replayed=_NONE,
     launched=_NONE,
+    replaying=_NONE,
+    launching=_NONE,
     captured=np.zeros(0, dtype=np.int64),
     piecewise=False,
     sequences=_TWO,

@@ -30,6 +30,8 @@ def step_table(**changes: Any) -> StepTable:
         "tokens": np.array([0, 64, 8192]),
         "replayed": np.array([0.004, 0.005, 0.2]),
         "launched": np.array([0.006, 0.0065, 0.21]),
+        "replaying": np.array([0.0, 1e-4, 1e-4]),
+        "launching": np.array([0.005, 0.006, 0.006]),
         "captured": (1, 2, 4, 8, 16, 32, 64),
         "piecewise": False,
         "sequences": np.array([0, 1, 256]),
@@ -55,7 +57,9 @@ def constant(seconds: float, **changes: Any) -> StepTable:
     columns = {"head": nothing, "decode_start": nothing, "decode_slope": nothing, "window_slope": np.zeros((0, 2)), "sequences": two}
     prompts = {"prompt_tokens": two, "prompt_seconds": nothing, "host_s": 0.0, "host_sequence_s": 0.0}
     base = np.array([seconds, seconds])
-    return step_table(tokens=two, replayed=base, launched=base, captured=(), **columns, **prompts, **changes)
+    return step_table(
+        tokens=two, replayed=base, launched=base, replaying=nothing, launching=nothing, captured=(), **columns, **prompts, **changes
+    )
 
 
 def scheduler(batching: Batching = Batching.MIXED, **changes: Any) -> Scheduler:
@@ -114,7 +118,7 @@ def random_run(seed: int) -> tuple[Requests, StepTable, Fleet]:
     table = step_table(
         windows=windows,
         window_slope=np.full((len(windows), 3), 2e-8),
-        stages=int(random.choice([1, 1, 1, 2])),
+        stages=int(random.choice([1, 1, 1, 2, 4])),
         asynchronous=bool(random.integers(2)),
         piecewise=bool(random.integers(2)),
     )

@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.errors import InfeasibleError
 from shardwright.job.serving import Precision
-from shardwright.runtime.engines.engine import MemoryRule
+from shardwright.runtime.engines.engine import ExpertExchange, MemoryRule
 from shardwright.serving.memory import cached_bytes, require_room, weight_bytes, worker_memory
 from shardwright.serving.notation import parse_worker
 from tests.serving.problems import EIGHT_BITS, ENGINE, problem
@@ -61,7 +61,33 @@ def test_states_of_sequences_are_kept_back() -> None:
     token, sequence = cached_bytes(asked, parse_worker("tp4"))
     few, many = (worker_memory(asked, parse_worker(f"tp4 seqs{n}")) for n in (8, 256))
     assert sequence > 1000 * token
-    assert few.cache - many.cache == pytest.approx(248 * sequence + 248 * asked.model.vocab * 4, rel=0.001)
+    assert few.cache - many.cache == pytest.approx(248 * sequence + many.activations - few.activations, rel=0.001)
+
+
+def test_a_dry_run_holds_logits_or_products_whichever_are_more() -> None:
+    asked = problem("llama-3.1-70b", "h100-sxm:8")
+    few, many, more = (worker_memory(asked, parse_worker(f"tp8 seqs{n}")).activations for n in (8, 1024, 2048))
+    assert few == worker_memory(asked, parse_worker("tp8 seqs16")).activations
+    assert many > few
+    assert more - many == 1024 * asked.model.vocab * asked.engine.logit_bytes
+
+
+def test_gathered_experts_hold_tokens_of_all_ranks() -> None:
+    """2,048 tokens of each of 8 ranks, 8 experts each of 1,536 elements: 16 KiB there and back, and rows of 4,096 and 4,096 in 16 bits."""
+    asked = problem("qwen3-235b-a22b", "h200-sxm:8")
+    gathered, sent = (
+        worker_memory(replace(asked, engine=replace(asked.engine, exchange=way)), parse_worker("dpa8 ep8 chunk2048 seqs8")).activations
+        for way in (ExpertExchange.GATHERED, ExpertExchange.DEEPEP)
+    )
+    tokens = 8 * 2048
+    assert gathered == 2048 * 4096 * 4 + tokens * (4096 * 4 + 8 * (4096 * 2 + 4096 * 2))
+    assert sent < gathered / 4
+
+
+def test_a_share_of_what_was_free_leaves_the_context_out() -> None:
+    asked = problem("llama-3.1-70b", "h100-sxm:8")
+    static = worker_memory(replace(asked, engine=replace(ENGINE, memory_rule=MemoryRule.STATIC)), parse_worker("tp8"))
+    assert static.usable == int((static.capacity - static.others) * 0.9)
 
 
 def test_too_large() -> None:

@@ -1,5 +1,7 @@
 """The step table: monotone, no faster than the memory it reads, and what it leaves to contexts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,9 +10,11 @@ from shardwright.job.serving import Precision
 from shardwright.serving.deployment import Worker
 from shardwright.serving.memory import weight_bytes
 from shardwright.serving.notation import parse_worker
+from shardwright.serving.seconds import columns_of
 from shardwright.serving.step_prices import step_table
 from shardwright.serving.step_table import StepTable
-from tests.serving.problems import EIGHT_BITS, problem
+from tests.serving.problems import EIGHT_BITS, ENGINE, problem
+from tests.serving.random_runs import scheduler
 
 CASES = (
     ("llama-3.1-70b", "h100-sxm:8", "tp8"),
@@ -36,7 +40,7 @@ def rises(values: FloatArray) -> bool:
 
 def test_nothing_falls_with_tokens_requests_or_contexts(table: tuple[StepTable, Worker]) -> None:
     made, _ = table
-    for column in (made.replayed, made.launched, made.head, made.decode_start, made.prompt_seconds):
+    for column in (made.replayed, made.launched, made.replaying, made.launching, made.head, made.decode_start, made.prompt_seconds):
         assert rises(column)
     assert (made.decode_slope >= 0).all()
     assert (made.window_slope >= 0).all()
@@ -93,3 +97,12 @@ def test_a_prompt_takes_more_than_its_share_when_longer() -> None:
     made = step_table(problem("llama-3.1-70b", "h100-sxm:8"), parse_worker("tp8"))
     rate = made.prompt_seconds[1:] / made.prompt_tokens[1:]
     assert rate[-1] > 4 * rate[np.searchsorted(made.prompt_tokens[1:], 8192)]
+
+
+def test_a_batch_that_is_not_padded_replays_at_captured_sizes_alone() -> None:
+    asked, worker = problem("llama-3.1-70b", "h100-sxm:8", engine=replace(ENGINE, pads=False)), parse_worker("tp8")
+    made = step_table(asked, worker)
+    columns = columns_of(made, scheduler(token_budget=8192, max_sequences=256), longest=2048)
+    for tokens in range(1, 257):
+        kept = columns.replayed[tokens] < columns.launched[tokens] and columns.replaying[tokens] < columns.launching[tokens]
+        assert kept == (tokens in ENGINE.captured)

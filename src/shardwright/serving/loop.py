@@ -45,9 +45,9 @@ KNOWN, FOLLOWING, ROUTED, ITERATIONS, CONCURRENCY, ROUTER, WORKERS, RANKS, STAGE
 # Of `clock`: now, seconds of all iterations, the integral of the queue, the pause between two requests of a closed loop, the time up to
 # which it runs, and, once it has, when the next iteration ends and the next one may begin.
 NOW, BUSY, QUEUED, THINK, UNTIL, NEXT_END, NEXT_BEGIN, NUM_CLOCKS = range(8)
-# Of a worker: iterations under way, the oldest one's place in `ends`, the slot that is planned (NONE = none), whether it cannot begin, and
-# how many slots are free.
-UNDER_WAY, OLDEST, PLANNED, BLOCKED, NUM_FREE, NUM_WORKER_COLUMNS = range(6)
+# Of a worker: iterations under way, the oldest one's place in `ends`, the slot that is planned (NONE = none), whether it cannot begin, how
+# many slots are free, and whether it has looked at an end since it last tried to begin.
+UNDER_WAY, OLDEST, PLANNED, BLOCKED, NUM_FREE, LOOKED, NUM_WORKER_COLUMNS = range(7)
 
 
 @by_reference
@@ -56,9 +56,9 @@ class Run(NamedTuple):
 
     Args:
         arrival, admitted, first, last: (n,) seconds. where: (n,) worker. ended: (n,) requests in the order of their ends. numbers, clock:
-            see above. workers: (w, NUM_WORKER_COLUMNS). begins: (w,) when the next iteration may begin. soonest: see `soonest`. ends,
-            slot_of: (w, slots) of iterations under way, in a circle. free: (w, slots) slots. parts: (NUM_PARTS,) sums; of_rank, slowest:
-            (NUM_PARTS,) of one iteration. counts: (NUM_COUNTS,).
+            see above. workers: (w, NUM_WORKER_COLUMNS). begins: (w,) when the next iteration may begin; begun: (w,) when it last tried to.
+            soonest: see `soonest`. ends, slot_of: (w, slots) of iterations under way, in a circle. free: (w, slots) slots. parts:
+            (NUM_PARTS,) sums; of_rank, slowest: (NUM_PARTS,) of one iteration. counts: (NUM_COUNTS,).
     """
 
     arrival: FloatArray
@@ -71,6 +71,7 @@ class Run(NamedTuple):
     clock: FloatArray
     workers: IntArray
     begins: FloatArray
+    begun: FloatArray
     soonest: FloatArray
     ends: FloatArray
     slot_of: IntArray
@@ -128,6 +129,7 @@ def begun(requests: Requests, table: StepTable, fleet: Fleet) -> Simulation:
         clock=clock,
         workers=workers,
         begins=np.zeros(fleet.workers),
+        begun=np.full(fleet.workers, -np.inf),
         soonest=new_soonest(fleet.workers),
         ends=np.zeros((fleet.workers, slots)),
         slot_of=np.zeros((fleet.workers, slots), dtype=np.int64),
@@ -171,7 +173,7 @@ def run_all(state: State, steady: Steady, columns: Columns, run: Run, chances: F
         end, begin, comes = run.soonest[END, 1], run.soonest[BEGIN, 1], next_arrival(run)
         at = min(end, begin, comes)
         if at == np.inf or at > limit or (at == limit and end > at):
-            run.clock[NEXT_END], run.clock[NEXT_BEGIN] = end, begin
+            run.clock[NEXT_END], run.clock[NEXT_BEGIN] = soonest_end(run) if run.numbers[STAGES] > 1 else end, begin
             run.numbers[IDLE] = idle_workers(run)
             return
         if comes <= at and end > at:
@@ -190,8 +192,7 @@ def proceed(state: State, steady: Steady, columns: Columns, run: Run, chances: F
     pass_time(run, at)
     if ends:
         end_iteration(state, steady, run, chances, worker)
-        again = run.workers[worker, UNDER_WAY] > 0 and run.ends[worker, run.workers[worker, OLDEST]] <= at
-        if again or min(until, next_arrival(run)) <= at or run.begins[worker] > at:
+        if min(until, next_arrival(run)) <= at or run.begins[worker] > at:
             return
     begin_iteration(state, steady, columns, run, worker)
     while run.workers[worker, UNDER_WAY] > 0 and run.numbers[STAGES] == 1:
@@ -207,10 +208,32 @@ def proceed(state: State, steady: Steady, columns: Columns, run: Run, chances: F
 
 @inner
 def note_times(run: Run, worker: int) -> None:
-    """When the worker's oldest iteration ends and when it may begin the next one."""
-    end = run.ends[worker, run.workers[worker, OLDEST]] if run.workers[worker, UNDER_WAY] > 0 else np.inf
-    set_time(run.soonest, END, worker, end)
-    set_time(run.soonest, BEGIN, worker, may_begin(run, worker))
+    """When the worker's oldest iteration ends and when it may begin the next one.
+
+    With stages it looks at one iteration that ended, then begins one, if it can: requests of two that end together stay apart.
+    """
+    begin = may_begin(run, worker)
+    set_time(run.soonest, END, worker, np.inf if run.workers[worker, LOOKED] and begin < np.inf else next_end(run, worker))
+    set_time(run.soonest, BEGIN, worker, begin)
+
+
+@inner
+def next_end(run: Run, worker: int) -> float:
+    """When a worker looks at the end of its oldest iteration: behind what it begins before."""
+    if run.workers[worker, UNDER_WAY] == 0:
+        return float(np.inf)
+    begin = may_begin(run, worker)
+    begun = begin if run.workers[worker, LOOKED] and begin < np.inf else run.begun[worker]
+    return float(max(run.ends[worker, run.workers[worker, OLDEST]], np.nextafter(begun, np.inf)))
+
+
+@inner
+def soonest_end(run: Run) -> float:
+    """When the first of all workers looks at the end of an iteration, if nothing else happens."""
+    soonest = float(np.inf)
+    for worker in range(run.workers.shape[0]):
+        soonest = min(soonest, next_end(run, worker))
+    return soonest
 
 
 @inner
@@ -295,6 +318,7 @@ def expect(run: Run, at: float) -> None:
 def begin_iteration(state: State, steady: Steady, columns: Columns, run: Run, worker: int) -> None:
     """A worker begins what is planned, or what it plans now; one that plans ahead plans the next."""
     now, workers = run.clock[NOW], run.workers
+    run.begun[worker], workers[worker, LOOKED] = now, 0
     slot = workers[worker, PLANNED]
     if slot == NONE:
         slot = plan_worker(state, steady, run, worker, NONE)
@@ -375,7 +399,7 @@ def end_iteration(state: State, steady: Steady, run: Run, chances: FloatArray, w
         give_all(state, steady, run, chances, rank, slot)
     run.free[worker, workers[worker, NUM_FREE]] = slot
     workers[worker, NUM_FREE] += 1
-    workers[worker, BLOCKED] = 0
+    workers[worker, BLOCKED], workers[worker, LOOKED] = 0, 1
 
 
 @inner

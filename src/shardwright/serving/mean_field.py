@@ -27,6 +27,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import allocation_free, inner
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.serving.fleet import Fleet
+from shardwright.serving.seconds import beyond
 from shardwright.serving.step_table import StepTable
 
 STEPS: Final = 40
@@ -49,8 +50,9 @@ STEPS: Final = 40
     _PIECEWISE,
     _STAGES,
     _CHUNKED,
+    _PADS,
     _NUM_COLUMNS,
-) = range(16)
+) = range(17)
 # Columns of the result.
 _TPOT, _TTFT, _E2E, _RATE, _DECODING, _ITERATION, _NUM_RESULTS = range(7)
 
@@ -91,6 +93,8 @@ class Stack(NamedTuple):
     tokens: FloatArray
     replayed: FloatArray
     launched: FloatArray
+    replaying: FloatArray
+    launching: FloatArray
     captured_at: IntArray
     captured: FloatArray
     sequences_at: IntArray
@@ -117,6 +121,8 @@ def stack(tables: Sequence[StepTable], fleets: Sequence[Fleet], *, context: floa
         tokens=_flat([t.tokens for t in tables]),
         replayed=_flat([t.replayed for t in tables]),
         launched=_flat([t.launched for t in tables]),
+        replaying=_flat([t.replaying for t in tables]),
+        launching=_flat([t.launching for t in tables]),
         captured_at=_offsets([len(t.captured) for t in tables]),
         captured=_flat([np.asarray(t.captured, dtype=np.float64) for t in tables]),
         sequences_at=_offsets([len(t.sequences) for t in tables]),
@@ -165,6 +171,7 @@ def _numbers(table: StepTable, fleet: Fleet) -> list[float]:
         table.piecewise,
         max(1, table.stages),
         scheduler.chunked_prefill,
+        table.pads,
     ]
 
 
@@ -196,8 +203,9 @@ def _between(points: FloatArray, values: FloatArray, first: int, beyond: int, at
 def _padded(stacked: Stack, i: int, tokens: float) -> float:
     """The captured size that replays `tokens`; -1 = none does."""
     for place in range(stacked.captured_at[i], stacked.captured_at[i + 1]):
-        if stacked.captured[place] >= tokens:
-            return float(stacked.captured[place])
+        size = stacked.captured[place]
+        if size >= tokens:
+            return float(size) if stacked.numbers[i, _PADS] > 0.0 or size - tokens < 0.5 else -1.0
     return -1.0
 
 
@@ -206,12 +214,14 @@ def _iteration(stacked: Stack, i: int, decoding: float, context: float, prompt_t
     """Seconds of an iteration of `decoding` requests and `prompt_tokens` tokens of prompts of `length` tokens."""
     numbers = stacked.numbers[i]
     tokens = decoding * (numbers[_GUESSES] + 1) + prompt_tokens
-    first, beyond = stacked.tokens_at[i], stacked.tokens_at[i + 1]
+    first, end = stacked.tokens_at[i], stacked.tokens_at[i + 1]
     padded = _padded(stacked, i, tokens) if prompt_tokens == 0.0 or numbers[_PIECEWISE] > 0.0 else -1.0
     if padded >= 0.0:
-        base = _between(stacked.tokens, stacked.replayed, first, beyond, padded)
+        base = _between(stacked.tokens, stacked.replayed, first, end, padded)
+        handing = _between(stacked.tokens, stacked.replaying, first, end, padded)
     else:
-        base = _between(stacked.tokens, stacked.launched, first, beyond, tokens)
+        base = _between(stacked.tokens, stacked.launched, first, end, tokens)
+        handing = _between(stacked.tokens, stacked.launching, first, end, tokens)
     low, high = stacked.sequences_at[i], stacked.sequences_at[i + 1]
     ended = prompt_tokens / length
     device = base + _between(stacked.sequences, stacked.head, low, high, decoding + ended)
@@ -223,8 +233,9 @@ def _iteration(stacked: Stack, i: int, decoding: float, context: float, prompt_t
         whole = _between(stacked.prompts, stacked.prompt_seconds, stacked.prompts_at[i], stacked.prompts_at[i + 1], length)
         device += whole * ended
     host = numbers[_HOST] + numbers[_HOST_SEQUENCE] * (decoding + ended)
-    busy = max(device, host) if numbers[_OVERLAPPED] > 0.0 else device + host
-    return float(busy + numbers[_ANSWER])
+    if numbers[_OVERLAPPED] > 0.0:
+        host = beyond(host + handing, device)
+    return float(device + host + numbers[_ANSWER])
 
 
 @inner

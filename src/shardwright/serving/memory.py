@@ -9,19 +9,22 @@ import numpy as np
 from shardwright.cost.inference.forward import forward_program
 from shardwright.cost.inference.products import formats_of
 from shardwright.errors import InfeasibleError
-from shardwright.model.ir.operator import OperatorClass
+from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.living import Lifetime, lives_in
+from shardwright.program.block.local_size import per_token
 from shardwright.program.block.sizes import evaluate
-from shardwright.runtime.engines.engine import MemoryRule
+from shardwright.runtime.engines.engine import ExpertExchange, MemoryRule
 from shardwright.serving.deployment import Worker
 from shardwright.serving.problem import ServingProblem
+from shardwright.serving.scheduler import running_at_once
 from shardwright.serving.step_prices import STATE_BYTES, counted_blocks, rows_of
 from shardwright.units import GIB, format_bytes
 
-CONTEXT_BYTES = 1 * GIB
-"""CUDA's context, NCCL's buffers and an engine's workspaces.
+CONTEXT_BYTES = 2 * GIB
+"""CUDA's context, NCCL's buffers, an engine's workspaces, and what PyTorch's allocator holds without use.
 
-Source: assumed; vLLM reports 0.6 to 1.5 GiB of memory outside PyTorch on one to eight H100 (docs, "conserving memory").
+Source: assumed; vLLM reports 0.6 to 1.5 GiB of memory outside PyTorch on one to eight H100 (docs, "conserving memory"), and its
+workspace of FlashInfer's attention is 0.4 GiB more.
 """
 
 
@@ -57,7 +60,7 @@ def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
     """Memory of one device of `worker`, and how much of the cache it can hold; the engine is that of `on_worker`.
 
         cache = capacity x fraction - weights - activations - others        MemoryRule.TOTAL
-        cache = capacity x fraction - weights                               STATIC: the rest is left to activations and graphs
+        cache = (capacity - others) x fraction - weights                    STATIC: the rest is left to activations and graphs
         cache = (capacity - weights - activations - others) x fraction      FREE
 
     States of sequences are taken from the cache for as many as may run at once.
@@ -71,11 +74,13 @@ def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
     taken = weights + activations + others
     if engine.memory_rule is MemoryRule.FREE:
         usable = int((device.memory_bytes - taken) * engine.memory_fraction) + taken
+    elif engine.memory_rule is MemoryRule.STATIC:
+        usable = int((device.memory_bytes - others) * engine.memory_fraction)
     else:
         usable = int(device.memory_bytes * engine.memory_fraction)
     fixed = weights if engine.memory_rule is MemoryRule.STATIC else taken
     token, sequence = cached_bytes(problem, worker)
-    running = worker.sequences or engine.max_sequences
+    running = running_at_once(engine, worker)
     left = usable - fixed
     cache = left - sequence * running
     blocks = int(cache // (token * engine.block_tokens)) if token else running
@@ -150,7 +155,9 @@ def cached_bytes(problem: ServingProblem, worker: Worker) -> tuple[float, int]:
 
 
 def _activation_bytes(problem: ServingProblem, worker: Worker) -> int:
-    """Of the largest iteration: the widest products of a layer, in 16 bits, and logits of all that are sampled in 32."""
+    """Of the largest iteration: the stream between blocks, and the widest products of a layer, in 16 bits, or what gathered experts hold,
+    or what is held of logits while a token of each request is chosen, whichever is more.
+    """
     engine, model = problem.engine, problem.model
     tokens = worker.chunk or engine.token_budget
     local = rows_of(worker, np.full(1, tokens, dtype=np.int64)).degrees()
@@ -159,5 +166,28 @@ def _activation_bytes(problem: ServingProblem, worker: Worker) -> int:
         program = forward_program(block, routed=worker.dpa > 1)
         made = [int(sum(int(evaluate(size, local)[0]) for size in w.written)) for w in program.works if w.phase.value == "F" and w.written]
         widest = max(widest, sum(sorted(made)[-2:]))
-    logits = (worker.sequences or engine.max_sequences) * model.vocab * 4
-    return widest + tokens * model.hidden * 2 * 2 + logits
+    logits = (worker.sequences or engine.max_sequences) * model.vocab * engine.logit_bytes
+    return tokens * model.hidden * 2 * 2 + max(widest, logits, _gathered_bytes(problem, worker, tokens=tokens))
+
+
+def _gathered_bytes(problem: ServingProblem, worker: Worker, *, tokens: int) -> int:
+    """What experts hold where every rank with attention of its own has the tokens of all, `tokens` of each: those, their sum, and rows for
+    as many experts as a token chooses, wherever these are.
+
+        T (2 hidden x 2 + k (max(hidden, width) a + max(2 width, hidden) x 2)) of T tokens that choose k experts, with a bytes an activation
+
+    Source: TensorRT-LLM, moe_kernels.cu (`getWorkspaceDeviceBufferSizes`: the inputs of both products share a buffer, and so do their
+    outputs), from memory.
+    """
+    if worker.dpa == 1 or problem.engine.exchange is not ExpertExchange.GATHERED:
+        return 0
+    most = 0
+    for block, _ in counted_blocks(problem.model, guesses=worker.guesses):
+        for operator in block.operators:
+            if operator.experts is None or operator.kind is not OperatorKind.GROUPED_LINEAR or operator.name.endswith("up"):
+                continue
+            (width,), (hidden,) = per_token(operator.reads, operator), per_token(operator.writes, operator)
+            element = problem.job.precision.experts.activations.bytes
+            rows = operator.experts.topk * (max(hidden.size, width.size) * element + max(2 * width.size, hidden.size) * 2)
+            most = max(most, int(tokens * worker.dpa * (2 * problem.model.hidden * 2 + rows)))
+    return most

@@ -122,6 +122,11 @@ BATCHINGS = (Batching.MIXED, Batching.PREFILL_FIRST, Batching.IN_FLIGHT)
 ADMISSIONS = (Admission.CHUNK, Admission.PROMPT, Admission.WHOLE, Admission.ESTIMATED)
 
 
+def running_at_once(engine: Engine, worker: Worker) -> int:
+    """Requests of a rank that may run at once, in all its iterations under way together."""
+    return (worker.sequences or engine.max_sequences) * (worker.pp if engine.stage_sequences else 1)
+
+
 def scheduler_of(engine: Engine, worker: Worker, *, blocks: int, role: Role = Role.AGGREGATED) -> Scheduler:
     """Of each rank of `worker`, with `blocks` blocks of cache that can be used; `engine` as it is on the worker, where its budget and its
     sequences are those of one rank (`on_worker`).
@@ -138,7 +143,7 @@ def scheduler_of(engine: Engine, worker: Worker, *, blocks: int, role: Role = Ro
         estimate=engine.estimate,
         knows_ends=engine.knows_ends,
         token_budget=engine.token_budget,
-        max_sequences=engine.max_sequences,
+        max_sequences=running_at_once(engine, worker),
         prompt_tokens=engine.prompt_tokens,
         block_tokens=engine.block_tokens,
         blocks=blocks,
@@ -148,7 +153,7 @@ def scheduler_of(engine: Engine, worker: Worker, *, blocks: int, role: Role = Ro
         guesses=0 if role is Role.PREFILL else worker.guesses,
         lookahead=worker.guesses if engine.batching is Batching.MIXED else 0,
         polling=engine.polling,
-        asynchronous=engine.asynchronous and (not worker.guesses or engine.asynchronous_guesses),
+        asynchronous=engine.asynchronous,
         only_prompts=role is Role.PREFILL,
         only_answers=role is Role.DECODE,
         wait_iterations=engine.wait_iterations if flying and alone else 0,

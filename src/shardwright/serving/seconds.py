@@ -29,12 +29,15 @@ class Columns(NamedTuple):
     """A step table at every number of tokens and of sequences that a run can have.
 
     Args:
-        replayed, launched: (tokens + 1,) base. head, start, slope: (sequences + 1,). windows: (w,), window_slope: (w, sequences + 1).
+        replayed, launched: (tokens + 1,) base; replaying, launching: (tokens + 1,) of the host. head, start, slope: (sequences + 1,).
+            windows: (w,), window_slope: (w, sequences + 1).
         prompt_tokens, prompt_seconds: A, between whose points lines are drawn. scalars: see above.
     """
 
     replayed: FloatArray
     launched: FloatArray
+    replaying: FloatArray
+    launching: FloatArray
     head: FloatArray
     start: FloatArray
     slope: FloatArray
@@ -56,9 +59,13 @@ def columns_of(table: StepTable, scheduler: Scheduler, *, longest: int) -> Colum
         within = tokens <= captured[-1]
         padded[within] = captured[np.searchsorted(captured, tokens[within])]
     windows = np.asarray(table.windows, dtype=np.int64)
+    launched, launching = (line(tokens, table.tokens, one) for one in (table.launched, table.launching))
+    replays = np.ones(len(tokens), dtype=np.bool_) if table.pads else tokens == padded
     return Columns(
-        replayed=line(padded, table.tokens, table.replayed),
-        launched=line(tokens, table.tokens, table.launched),
+        replayed=np.where(replays, line(padded, table.tokens, table.replayed), launched),
+        launched=launched,
+        replaying=np.where(replays, line(padded, table.tokens, table.replaying), launching),
+        launching=launching,
         head=line(sequences, table.sequences, table.head),
         start=line(sequences, table.sequences, table.decode_start),
         slope=line(sequences, table.sequences, table.decode_slope),
@@ -119,6 +126,12 @@ def at_tokens(values: FloatArray, tokens: int) -> float:
 
 
 @inner
+def beyond(host: float, device: float) -> float:
+    """Seconds that the host's work ahead of its device, all of it in one thread, takes longer than what the device does meanwhile."""
+    return max(0.0, host - device)
+
+
+@inner
 def parts_of(columns: Columns, counts: FloatArray, prompts: float, windowed: float, parts: FloatArray) -> float:
     """Seconds of an iteration, and into `parts` those of its parts.
 
@@ -135,7 +148,7 @@ def parts_of(columns: Columns, counts: FloatArray, prompts: float, windowed: flo
     device = parts[BASE] + parts[HEAD] + parts[DECODE] + parts[PROMPT]
     host = scalars[HOST_SECONDS] + scalars[HOST_SEQUENCE] * counts[R]
     if scalars[OVERLAPPED] > 0.0:
-        host = max(0.0, host - device)
+        host = beyond(host + at_tokens(columns.replaying if replays else columns.launching, tokens), device)
     parts[HOST] = host + scalars[ANSWER]
     return float(device + parts[HOST])
 

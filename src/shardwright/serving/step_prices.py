@@ -90,12 +90,15 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
             else:
                 slope += count * each
     names = sorted(windows)
-    # Between two iterations lies what one stage takes of the first, so the host's work hides behind as much in each of them.
-    turns = worker.pp if engine.asynchronous else 1
+    # Between two iterations lies what one stage takes of the first, so the host's work hides behind as much in each of them, or comes on
+    # top of it.
+    turns = worker.pp if engine.asynchronous or engine.stages_wait else 1
     return StepTable(
         tokens=tokens,
         replayed=rising(base.replayed),
         launched=rising(np.maximum(base.launched, base.replayed)),
+        replaying=rising(base.replaying),
+        launching=rising(base.launching),
         captured=np.array(engine.captured, dtype=np.int64),
         piecewise=engine.piecewise,
         sequences=sequences,
@@ -112,6 +115,7 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
         asynchronous=engine.asynchronous,
         guesses=worker.guesses,
         stages=worker.pp,
+        pads=engine.pads,
     )
 
 
@@ -176,20 +180,32 @@ def rows_of(worker: Worker, tokens: IntArray) -> Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Path:
-    """Seconds where captured graphs replay kernels, and where the host launches them one by one."""
+    """Seconds where captured graphs replay kernels, and where the host launches them one by one; and those of the host alone, of both."""
 
     replayed: FloatArray
     launched: FloatArray
+    replaying: FloatArray
+    launching: FloatArray
 
     @staticmethod
     def zeros(count: int) -> _Path:
-        return _Path(replayed=np.zeros(count), launched=np.zeros(count))
+        return _Path(**dict.fromkeys(("replayed", "launched", "replaying", "launching"), np.zeros(count)))
 
     def __add__(self, other: _Path) -> _Path:
-        return _Path(replayed=self.replayed + other.replayed, launched=self.launched + other.launched)
+        return _Path(
+            replayed=self.replayed + other.replayed,
+            launched=self.launched + other.launched,
+            replaying=self.replaying + other.replaying,
+            launching=self.launching + other.launching,
+        )
 
     def times(self, count: int) -> _Path:
-        return _Path(replayed=self.replayed * count, launched=self.launched * count)
+        return _Path(
+            replayed=self.replayed * count,
+            launched=self.launched * count,
+            replaying=self.replaying * count,
+            launching=self.launching * count,
+        )
 
 
 def _path(found: ForwardSeconds, block: Block, problem: ServingProblem) -> _Path:
@@ -204,9 +220,12 @@ def _path(found: ForwardSeconds, block: Block, problem: ServingProblem) -> _Path
     if engine.piecewise:
         compiled = found.compiled * constants.compiled_launch_s
         launches = pieces + compiled + found.opaque * constants.host_launch_s
+    replays = np.full(len(total), 0.0 if engine.full_graphs else pieces)
     return _Path(
-        replayed=total if engine.full_graphs else np.maximum(total, pieces),
+        replayed=np.maximum(total, replays),
         launched=np.maximum(total, launches),
+        replaying=replays,
+        launching=np.broadcast_to(launches, total.shape),
     )
 
 

@@ -64,13 +64,16 @@ _NOBODY = np.zeros(2, dtype=np.int64)
 @dataclass(slots=True, kw_only=True)
 class _Worker:
     """Iterations under way, the oldest first: when each ends, and its slot. `planned`: a slot that waits for its turn. `begins`: when the
-    next one may begin; `blocked`: it could not, and something has to happen first.
+    next one may begin, `begun`: when it last tried to; `looked`: it has looked at an end since; `blocked`: it could not, and something
+    has to happen first.
     """
 
     under_way: deque[tuple[float, int]] = field(default_factory=deque)
     slots: list[int]
     planned: int = -1
     begins: float = 0.0
+    begun: float = -np.inf
+    looked: bool = False
     blocked: bool = True
 
 
@@ -118,7 +121,7 @@ class _Run:
 
     def advance(self) -> bool:
         """The next event; whether there was one."""
-        end = min((w.under_way[0][0] for w in self.workers if w.under_way), default=np.inf)
+        end = min((self._next_end(w) for w in self.workers), default=np.inf)
         begin = min((max(w.begins, self.now) for w in self.workers if self._may_begin(w)), default=np.inf)
         comes = self.arrival[self.following] if self.following < self.known else np.inf
         at = min(end, begin, comes)
@@ -126,7 +129,7 @@ class _Run:
             return False
         self._pass_time(float(at))
         if end <= at:
-            self._end(next(i for i, w in enumerate(self.workers) if w.under_way and w.under_way[0][0] == end))
+            self._end(next(i for i, w in enumerate(self.workers) if self._next_end(w) == end))
         elif comes <= at:
             self._arrive()
         else:
@@ -135,6 +138,12 @@ class _Run:
 
     def _may_begin(self, worker: _Worker) -> bool:
         return not worker.blocked and len(worker.under_way) < max(1, self.table.stages)
+
+    def _next_end(self, worker: _Worker) -> float:
+        """When it looks at the end of its oldest iteration: behind what it began, and with stages it begins one between two, if it can."""
+        if not worker.under_way or (worker.looked and self._may_begin(worker)):
+            return float(np.inf)
+        return float(max(worker.under_way[0][0], np.nextafter(worker.begun, np.inf)))
 
     def _pass_time(self, at: float) -> None:
         self.queued += (at - self.now) * int(self.state.ranks[:, NUM_WAITING].sum())
@@ -162,6 +171,7 @@ class _Run:
 
     def _begin(self, index: int) -> None:
         worker = self.workers[index]
+        worker.begun, worker.looked = self.now, False
         slot = worker.planned if worker.planned >= 0 else self._plan(index)
         worker.planned = -1
         if slot < 0:
@@ -224,7 +234,7 @@ class _Run:
             if num_done:
                 leave(self.state, rank)
         worker.slots.append(slot)
-        worker.blocked = False
+        worker.blocked, worker.looked = False, True
 
     def _give(self, rank: int, slot: int, entry: int) -> bool:
         request = self.state.batch[rank, slot, entry, ENTRY]

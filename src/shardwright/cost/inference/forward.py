@@ -28,7 +28,8 @@ from shardwright.program.block.placement import is_routed
 from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
 from shardwright.runtime.engines.forward import FORWARD
 
-PARTS: Final = ("products", "experts", "elements", "sums", "exchange")
+PARTS: Final = ("products", "experts", "elements", "sums", "library", "exchange")
+"""`sums`: of the engine's own kernels; `library`: those of NCCL, which large ones are."""
 _BY_CONTEXT: Final = (Kernel.ATTENTION, Kernel.SCAN)
 
 
@@ -107,14 +108,15 @@ def forward_seconds(block: Block, rows: Rows, *, products: Products, networks: E
     for move in _sums(program):
         (span, *_), volume = spans_along(move.axes[0], rows, networks.library), _volume(move, local)
         if int(span.size.max()) > 1:
-            spent, fused = sum_seconds(move.kind, volume=volume, tokens=rows["mbs"], span=span, networks=networks)
-            found[3] += spent
+            spent, own, fused = sum_seconds(move.kind, volume=volume, tokens=rows["mbs"], span=span, networks=networks)
+            found[3] += np.where(own, spent, 0.0)
+            found[4] += np.where(own, 0.0, spent)
             moves += 1
             if not is_head(block):
                 found[2] -= np.where(fused, gap_s, 0.0)
     route = next((o for o in block.operators if o.kind is OperatorKind.ROUTE), None)
     if route is not None and ranks > 1:
-        found[4] += exchange_seconds(route, rows, networks=networks, hidden=_width(block))
+        found[5] += exchange_seconds(route, rows, networks=networks, hidden=_width(block))
         moves += 2
     compiled = compiled_kernels(works, operators, products) + moves
     return ForwardSeconds(seconds=found, kernels=kernels + moves, opaque=opaque, compiled=compiled)

@@ -60,8 +60,9 @@ def engine_networks(cluster: Cluster, engine: Engine) -> EngineNetworks:
 
 def sum_seconds(
     kind: Collective, *, volume: FloatArray, tokens: IntArray, span: Span, networks: EngineNetworks
-) -> tuple[FloatArray, BoolArray]:
-    """(t,) seconds of a collective over tensor parallel ranks, and where the residual and the norm behind it are in the same kernel.
+) -> tuple[FloatArray, BoolArray, BoolArray]:
+    """(t,) seconds of a collective over tensor parallel ranks, where it is a kernel of the engine's, and where the residual and the norm
+    behind it are in that kernel.
 
     An engine's limits say which of its kernels takes a sum; what none takes is the library's, which is also taken where it is faster.
 
@@ -69,9 +70,9 @@ def sum_seconds(
         volume: bytes of a rank's buffer; tokens: that it holds.
     """
     spent = move_seconds(kind, volume=volume, span=span, network=networks.library)
-    fused = np.zeros(len(volume), dtype=np.bool_)
+    taken, fused = np.zeros((2, len(volume)), dtype=np.bool_)
     if kind is not Collective.ALL_REDUCE:
-        return spent, fused
+        return spent, taken, fused
     own = move_seconds(kind, volume=volume, span=span, network=networks.own)
     engine, ranks = networks.engine, span.size
     for row, (size_bytes, count) in enumerate(zip(volume.tolist(), tokens.tolist(), strict=True)):
@@ -86,9 +87,10 @@ def sum_seconds(
             multimem=engine.multimem,
         )
         if limit.kind is not Kind.LIBRARY:
+            taken[row] = own[row] < spent[row]
             spent[row] = min(spent[row], own[row])
             fused[row] = limit.fused
-    return spent, fused
+    return spent, taken, fused
 
 
 def exchange_seconds(route: Operator, rows: Rows, *, networks: EngineNetworks, hidden: int) -> FloatArray:

@@ -60,7 +60,9 @@ def on_device(engine: Engine, site: Site) -> Engine:
         estimate=_estimate(engine, site),
         exchange=_exchange(engine, site),
         polling=1 if site.dpa > 1 else engine.polling,
-        asynchronous=engine.asynchronous and (engine.asynchronous_guesses or site.guesses == 0),
+        asynchronous=engine.asynchronous
+        and (engine.asynchronous_guesses or site.guesses == 0)
+        and not (engine.stages_wait and site.pp > 1),
         fused_all_reduce=_is_fused(engine, site),
         custom_all_reduce_bytes=engine.custom_all_reduce_bytes or _own_sum_bytes(engine, site),
         block_tokens=_block(engine, attention),

@@ -109,9 +109,11 @@ class Engine:
     Args:
         batching, admission, eviction: see there. token_budget: most tokens of an iteration (of a chunk of prompts, where they run alone);
             0 = by the device's memory (`sizes`). max_sequences: most requests that run at once; 0 = by the device. guessing_sequences: most
-            where tokens are guessed ahead and none is set, 0 = as many. tuned_sizes: the two are what the engine's own benchmark chooses by
-            memory and mean lengths, where none is set. prompt_tokens: most tokens of prompts in an iteration, beyond a
-            first one; 0 = no such limit. context_tokens: longest prompt and answer together that is accepted; 0 = the model's.
+            where tokens are guessed ahead and none is set, 0 = as many. stage_sequences: max_sequences are those of each iteration under
+            way, of which there are as many as stages; they fill alike, so that all together are limited, not each. tuned_sizes: budget and
+            requests are what the engine's own benchmark chooses by memory and mean lengths, where none is set. prompt_tokens: most tokens
+            of prompts in an iteration, beyond a first one; 0 = no such limit. context_tokens: longest prompt and answer together that is
+            accepted; 0 = the model's.
         sizes: what is set by the device's memory. shared_budget: token_budget and max_sequences are those of all ranks with attention of
             their own together. chunked_prefill: a prompt may be cut over iterations. mixes_decode: PREFILL_FIRST runs decode beside a
             chunk. estimate: of what running requests will need (ESTIMATED); None = not made. conservative: factor on it. knows_ends: where
@@ -122,7 +124,7 @@ class Engine:
         block_tokens: of a block of the cache. prefix_cache: blocks of equal prefixes are kept and shared. kv_format: of keys and values;
             auto = the model's activations', or what its checkpoint says if `kv_from_checkpoint`.
         memory_rule: see there. memory_fraction: that share; 0 = by `reserve`. graphs_in_share: graphs are measured and taken off too.
-            reserve: what is kept free of weights and cache.
+            reserve: what is kept free of weights and cache. logit_bytes: held at most of each logit of a dry run while tokens are chosen.
         graphs: whether decode is captured at all. full_graphs: with its attention cores; else pieces between them. captured: batch sizes
             that graphs replay, rising; empty = by `captures`. captured_requests: they count requests, each with all its guesses, not
             tokens. captures: how sizes are laid. pads: a batch is padded to the next size; False = only batches of just that size replay.
@@ -132,6 +134,7 @@ class Engine:
             chunk where they have their own; piecewise_latent_tokens: that of models with latent attention. piecewise_alone: not with
             guesses, ranks with attention of their own, stages or an exchange between experts, whatever is set.
         asynchronous: the host prepares the next iteration while the device runs; asynchronous_guesses: with speculative decoding too.
+            stages_wait: with pipeline stages it does not: a rank waits for its device before it goes on.
             polling: iterations of decode between two looks at new requests, 1 = every one; those with prompts always look.
             stream_interval: tokens between two answers to the client.
         sums: how ranks add up, the first that takes a sum first. fused_all_reduce: those of `sums` that are fused are on;
@@ -159,6 +162,7 @@ class Engine:
     token_budget: int = 0
     max_sequences: int = 0
     guessing_sequences: int = 0
+    stage_sequences: bool = False
     tuned_sizes: bool = False
     prompt_tokens: int = 0
     context_tokens: int = 0
@@ -180,6 +184,7 @@ class Engine:
     memory_fraction: float
     graphs_in_share: bool = False
     reserve: Reserve | None = None
+    logit_bytes: int = 6
     graphs: bool = True
     full_graphs: bool = True
     captured: tuple[int, ...] = ()
@@ -195,6 +200,7 @@ class Engine:
     piecewise_alone: bool = False
     asynchronous: bool
     asynchronous_guesses: bool = False
+    stages_wait: bool = False
     polling: int = 1
     stream_interval: int = 1
     sums: tuple[SumLimit, ...] = ()

@@ -57,7 +57,7 @@ V0_5_9: Final = engine(
     read(
         _ARGUMENTS,
         sizes=ROWS,
-        off="token_budget max_sequences context_tokens tuned_sizes",
+        off="token_budget max_sequences context_tokens tuned_sizes stage_sequences stages_wait",
         on="shared_budget",
         guessing_sequences=48,
         note="_handle_gpu_memory_settings; with attention of their own dp ranks divide chunk and requests among them; "
@@ -90,6 +90,7 @@ V0_5_9: Final = engine(
         memory_fraction=0.0,
         off="graphs_in_share",
         reserve=RESERVE,
+        logit_bytes=6,
         note="_handle_gpu_memory_settings: reserved_mem in MiB from chunk, captured size, devices, ranks",
     ),
     read(

@@ -25,6 +25,8 @@ _ARGUMENTS_1_3: Final = (
     "https://github.com/mikeiovine/TensorRT-LLM/blob/1b1598c0c25ff230a26e1fde71ad5494b68be14a/tensorrt_llm/llmapi/llm_args.py"
 )
 
+_EXECUTOR: Final = f"{_REPOSITORY}/9521caf4696c1fb79b0f946f0d980f8f0ebd3e64/tensorrt_llm/_torch/pyexecutor/py_executor.py"
+
 _UNPADDED: Final = Captures(ranges=((1, 33, 1), (64, 65, 1), (128, 129, 1)), largest=128, doubles_from=256, ends=True)
 _PADDED: Final = Captures(ranges=((1, 3, 1), (4, 5, 1), (8, 129, 8)), largest=128, doubles_from=256, ends=True)
 _PIECES: Final = Captures(ranges=((1, 3, 1), (4, 5, 1), (8, 9, 1), (16, 17, 1), (32, 33, 1), (64, 65, 1), (128, 129, 1), (256, 3073, 256)))
@@ -172,6 +174,7 @@ V1_2: Final = engine(
         memory_rule=MemoryRule.FREE,
         on="graphs_in_share",
         off="reserve",
+        logit_bytes=6,
         note="KvCacheCreator: (total - peak of a run of max_num_tokens prompts, what lies outside torch among it) x "
         "free_gpu_memory_fraction; read in a copy of that time",
     ),
@@ -198,6 +201,12 @@ V1_2: Final = engine(
         on="asynchronous asynchronous_guesses",
         stream_interval=1,
         note="disable_overlap_scheduler False; MTP in one model runs with it",
+    ),
+    stated(
+        _EXECUTOR,
+        on="stages_wait stage_sequences",
+        note="_forward_step_inter_pp: every rank but the last waits for its event before it goes on; max_batch_size of each of as many "
+        "micro batches as there are stages; read in a copy of the time of 1.0",
     ),
     stated(
         f"{_V1_2}/cpp/tensorrt_llm/common/customAllReduceUtils.h",

@@ -120,7 +120,8 @@ V0_12: Final = engine(
         batching=Batching.MIXED,
         admission=Admission.CHUNK,
         eviction=Eviction.PREEMPT,
-        off="mixes_decode estimate knows_ends prompt_tokens wait_iterations wait_share balance_iterations guessing_sequences tuned_sizes",
+        off="mixes_decode estimate knows_ends prompt_tokens wait_iterations wait_share balance_iterations guessing_sequences tuned_sizes "
+        "stage_sequences stages_wait",
         polling=1,
         conservative=1.0,
         note="schedule: running requests first, each as many tokens as it lacks, then waiting ones while tokens, requests and blocks last; "
@@ -147,6 +148,12 @@ V0_12: Final = engine(
         memory_fraction=0.9,
         off="graphs_in_share reserve",
         note="gpu_memory_utilization x total - weights - what else is allocated - peak of a dry run; graphs come on top",
+    ),
+    stated(
+        f"{_V0_12}/v1/sample/ops/topk_topp_sampler.py",
+        logit_bytes=27,
+        note="_dummy_sampler_run of max_num_seqs requests with top-k and top-p: logits in 16 and 32 bits, sorted values and their 64-bit "
+        "places, their probabilities, a mask, and what they are scattered to; read in texts about it",
     ),
     read(
         f"{_V0_12}/config/vllm.py",
