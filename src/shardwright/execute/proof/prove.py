@@ -9,6 +9,7 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.proof.proof import Proof
+from shardwright.execute.proof.reach import reach_of, short_reach
 from shardwright.execute.proof.shorten import num_operators, shortened
 from shardwright.execute.proof.shrink import shrink_for
 from shardwright.execute.shares.parameters import Key, seeded
@@ -33,8 +34,9 @@ SHORT_OPERATORS = 20_000
 def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress: Callable[[str, int, int], None] | None = None) -> Proof:
     """Run a step of `plan` and of the unsplit model on virtual devices, with the same parameters and tokens.
 
-    The model keeps its heads and experts, its widths are divided (`shrink_for`); sequences are as short as the plan's cuts allow. A step of
-    more than SHORT_OPERATORS has fewer layers and microbatches (`shorten.shortened`). Leaves out: number formats below float64, and time.
+    The model keeps its heads and experts, its widths are divided (`shrink_for`); sequences are as short as the plan's cuts allow, and
+    windows and chunks of scans that ended within the long ones end within those too (`reach`). A step of more than SHORT_OPERATORS has
+    fewer layers and microbatches (`shorten.shortened`). Leaves out: number formats below float64, and time.
 
     Args:
         seed: of parameters and tokens. progress: told of each phase.
@@ -56,6 +58,8 @@ def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress
             rule="execute.size",
         )
     short = replace(job, sequences=tuple(replace(s, tokens=min(s.tokens, _fewest(s, plan, stages))) for s in job.sequences))
+    reaches = {one.name: reach_of(other.tokens, whole=one.tokens) for one, other in zip(job.sequences, short.sequences, strict=True)}
+    small = short_reach(small, reaches)
     batch = made_batch(small, short, seed=seed)
     source, trace = seeded(small, seed=seed), Trace()
     tell(f"run the unsplit model, then {count:,} operators on {plan.devices} virtual devices", 0, 0)

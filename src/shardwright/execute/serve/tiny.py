@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from shardwright.execute.proof.reach import Reach, short_reach
 from shardwright.execute.proof.shrink import shrink, shrink_for
 from shardwright.execute.serve.served_model import require_served, served_model
 from shardwright.model.ir.graph import Model, Run
-from shardwright.model.ir.operator import Operator
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
@@ -47,14 +47,4 @@ WINDOW, CHUNK = 5, 3
 
 def short(model: Model) -> Model:
     """`model` with windows and chunks of scans that short texts go beyond."""
-    blocks = (replace(block, operators=tuple(map(_short, block.operators))) for block in model.blocks)
-    return replace(model, blocks=tuple(blocks))
-
-
-def _short(operator: Operator) -> Operator:
-    attention, scan = operator.attention, operator.scan
-    if attention is not None and attention.window > WINDOW:
-        attention = replace(attention, window=WINDOW)
-    if scan is not None and scan.chunk > CHUNK:
-        scan = replace(scan, chunk=CHUNK)
-    return operator if attention is operator.attention and scan is operator.scan else replace(operator, attention=attention, scan=scan)
+    return short_reach(model, {block.sequence: Reach(window=WINDOW, chunk=CHUNK) for block in model.blocks})

@@ -1,0 +1,45 @@
+"""Windows and chunks of scans that short sequences go beyond, as long ones go beyond the model's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Of the blocks of one sequence: `window` keys and `chunk` tokens at most, where the model's own are fewer than `beyond` tokens; longer
+    ones keep nothing out, and stay.
+    """
+
+    window: int
+    chunk: int
+    beyond: float = float("inf")
+
+
+def reach_of(tokens: int, *, whole: int) -> Reach:
+    """For a sequence of `tokens` positions in place of `whole`: three eighths of them, which no cut into equal parts meets."""
+    least = max(1, 3 * tokens // 8)
+    return Reach(window=least, chunk=least, beyond=whole)
+
+
+def short_reach(model: Model, reaches: Mapping[str, Reach]) -> Model:
+    """`model` with windows and chunks as `reaches` says of each block's sequence; blocks of others stay."""
+    blocks = []
+    for block in model.blocks:
+        reach = reaches.get(block.sequence)
+        operators = block.operators if reach is None else tuple(_short(operator, reach) for operator in block.operators)
+        blocks.append(replace(block, operators=operators))
+    return replace(model, blocks=tuple(blocks))
+
+
+def _short(operator: Operator, reach: Reach) -> Operator:
+    attention, scan = operator.attention, operator.scan
+    if attention is not None and reach.window < attention.window < reach.beyond:
+        attention = replace(attention, window=reach.window)
+    if scan is not None and reach.chunk < scan.chunk < reach.beyond:
+        scan = replace(scan, chunk=reach.chunk)
+    return operator if attention is operator.attention and scan is operator.scan else replace(operator, attention=attention, scan=scan)
