@@ -12,7 +12,6 @@ from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.cadence import Cadenced, dropped, filled
 from shardwright.execute.interpreter.device import Batch, DeviceWork, device_task
 from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, silent
-from shardwright.execute.numerics.boxes import fine
 from shardwright.execute.numerics.precision import Precision, uniform
 from shardwright.execute.shares.flat import Stretch, values_of, write_values
 from shardwright.execute.shares.gradients import gradient_groups
@@ -21,7 +20,7 @@ from shardwright.execute.shares.owners import owned, renewed
 from shardwright.execute.shares.parameters import ParameterStore, Source
 from shardwright.execute.shares.plan_buckets import plan_buckets
 from shardwright.execute.shares.shards import Bucket, Places, hold, views
-from shardwright.execute.training.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, update
+from shardwright.execute.training.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, square_sum, update
 from shardwright.execute.training.step import prepare
 from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.record import Trace
@@ -238,7 +237,7 @@ def step_task(
         gradients[bucket.number] = yield from owned(device, bucket, own.views[bucket.number], total=total, precision=known.precision)
     tell(TaskKind.STEP, STEP_LEVEL)
     losses = [loss for key, loss in outcome.losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts]
-    squares = [fine(gradients[b.number]).square().sum(dtype=torch.float64) for b in trained if b.answers(device)]
+    squares = [square_sum(gradients[b.number]) for b in trained if b.answers(device)]
     sums = torch.stack(
         [
             torch.stack([torch.zeros((), dtype=torch.float64, device=known.on), *(t.double() for t in terms)]).sum()
@@ -270,12 +269,11 @@ def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Trai
     """Update the device's piece, and gather what it keeps of the parameter."""
     low, _ = bucket.sharing(own.device).piece(own.device, bucket.elements, 1)
     step, rule, values = own.steps, known.rule, own.owned(bucket)
-    new = torch.cat(
-        [
-            update(values[a - low : b - low], gradient[a - low : b - low], states, step=step, rule=rule, factor=factor)
-            for a, b, states in own.shares(bucket)
-        ]
-    )
+    shares = [
+        update(values[a - low : b - low], gradient[a - low : b - low], states, step=step, rule=rule, factor=factor)
+        for a, b, states in own.shares(bucket)
+    ]
+    new = shares[0] if len(shares) == 1 else torch.cat(shares)
     if bucket.number in own.values:
         own.values[bucket.number] = new
     sharded = bucket.number in own.pieces
