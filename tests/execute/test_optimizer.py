@@ -40,7 +40,8 @@ def test_updates_are_those_of_torch(dtype: torch.dtype, clip: float) -> None:
         reference.step()
         norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
         factor = clip_factor(norm, rule)
-        ours = [update(p, g, s, step=step, rule=rule, factor=factor) for p, g, s in zip(ours, gradients, states, strict=True)]
+        for own, gradient, of_own in zip(ours, gradients, states, strict=True):
+            update(own, gradient, of_own, step=step, rule=rule, factor=factor)
         close = 1e-6 if dtype == torch.float32 else 1e-14
         for own, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(own, other.detach(), rtol=close, atol=close)
@@ -57,9 +58,9 @@ def test_an_element_is_updated_alike_wherever_its_piece_is_cut(dtype: torch.dtyp
     states = [moments(p, precision=uniform(dtype)) for p in pieces]
     whole, of_whole = parameter.clone(), moments(parameter, precision=uniform(dtype))
     for step, gradient in enumerate(gradients, start=1):
-        whole = update(whole, gradient.clone(), of_whole, step=step, rule=rule, factor=factor)
-        parts = [gradient[a:b].clone() for a, b in pairwise(cuts)]
-        pieces = [update(p, g, s, step=step, rule=rule, factor=factor) for p, g, s in zip(pieces, parts, states, strict=True)]
+        update(whole, gradient.clone(), of_whole, step=step, rule=rule, factor=factor)
+        for piece, part, of_piece in zip(pieces, [gradient[a:b].clone() for a, b in pairwise(cuts)], states, strict=True):
+            update(piece, part, of_piece, step=step, rule=rule, factor=factor)
         assert torch.equal(torch.cat(pieces), whole)
         for name, tensor in of_whole.tensors.items():
             assert torch.equal(torch.cat([s.tensors[name] for s in states]), tensor)
@@ -84,8 +85,8 @@ def test_a_coarse_parameter_has_a_master_copy() -> None:
     assert exact.master is None
     for step in range(1, 9):
         gradient = torch.ones(4)
-        coarse = update(coarse, gradient, states, step=step, rule=rule, factor=torch.ones(()))
-        fine = update(fine, gradient, exact, step=step, rule=rule, factor=torch.ones(()))
+        update(coarse, gradient, states, step=step, rule=rule, factor=torch.ones(()))
+        update(fine, gradient, exact, step=step, rule=rule, factor=torch.ones(()))
     assert torch.equal(states.master, fine)
     assert torch.equal(coarse, fine.bfloat16())
 

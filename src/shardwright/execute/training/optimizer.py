@@ -87,27 +87,24 @@ def clip_factor(norm: torch.Tensor, rule: AdamW) -> torch.Tensor:
     return torch.clamp(rule.clip / (norm + SMALL), max=1.0)
 
 
-def update(piece: torch.Tensor, gradient: torch.Tensor, states: Moments, *, step: int, rule: AdamW, factor: torch.Tensor) -> torch.Tensor:
-    """The new values of a piece; its states change in place.
+def update(piece: torch.Tensor, gradient: torch.Tensor, states: Moments, *, step: int, rule: AdamW, factor: torch.Tensor) -> None:
+    """Update a piece and its states in place.
 
     Args:
-        piece, gradient: flat, of equal shape, used up: both may have changed afterwards. They go to where the states lie, and the new
-            values come back. step: 1 for the first. factor: of the gradient.
+        piece, gradient: flat, of equal shape, on any device; the gradient is used up. step: 1 for the first. factor: of the gradient.
 
-    The update is made in the finest of the formats, by PyTorch's fused kernel: in one pass over all four.
+    The update is made where the states lie, in the finest of the formats, by PyTorch's fused kernel: in one pass over all four.
     """
     there = states.first.device
     gradient, factor = gradient.to(there), factor.to(there)
-    master = piece.to(there) if states.master is None else states.master
-    fine = max((gradient.dtype, master.dtype, states.first.dtype), key=lambda dtype: dtype.itemsize)
+    values = piece.to(there) if states.master is None else states.master
+    fine = max((gradient.dtype, values.dtype, states.first.dtype), key=lambda dtype: dtype.itemsize)
     g = gradient.to(fine).mul_(factor.to(fine))
-    new, m, v = master.to(fine), states.first.to(fine), states.second.to(fine)
+    new, m, v = values.to(fine), states.first.to(fine), states.second.to(fine)
     _adamw((new, g, m, v), step=step, rule=rule)
-    for state, value in ((states.first, m), (states.second, v), (states.master, new)):
-        if state is not None and state is not value:
-            state.copy_(value)
-    # A master copy changes in place in the next step, and its piece must not change with it.
-    return new.to(device=piece.device, dtype=piece.dtype, copy=new is states.master)
+    for kept, value in ((states.first, m), (states.second, v), (states.master, new), (piece, new)):
+        if kept is not None and kept is not value:
+            kept.copy_(value)
 
 
 def _adamw(tensors: tuple[torch.Tensor, ...], *, step: int, rule: AdamW) -> None:
