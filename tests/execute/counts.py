@@ -420,6 +420,15 @@ def in_turn(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) 
     return logits.gather(-1, chosen).sigmoid() / shape.topk, chosen
 
 
+FUSED_CORE = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+"""PyTorch has a formula for its kernels on accelerators, and none for this one."""
+
+
+def _core_products(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> int:
+    """Of every query with every key, masked or not: as PyTorch counts a core on accelerators."""
+    return 2 * query.shape[:3].numel() * key.shape[2] * (key.shape[3] + value.shape[3])
+
+
 class Products(TorchDispatchMode):
     """FLOPs by PyTorch's own formulas: FlopCounterMode without modules, whose searches take as long as all the rest of a small step."""
 
@@ -434,7 +443,7 @@ class Products(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func.overloadpacket)
+        formula = _core_products if func is FUSED_CORE else flop_registry.get(func.overloadpacket)
         if formula is not None:
             self.total += formula(*args, **(kwargs or {}), out_val=out)
         return out

@@ -21,7 +21,6 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from shardwright.errors import DataError
 from shardwright.execute.numerics.precision import precision_of
 from shardwright.execute.shares.flat import box_views
-from shardwright.execute.shares.gradients import dims_in_order
 from shardwright.execute.shares.parameters import Key, seeded, sliced
 from shardwright.execute.state import checkpoint
 from shardwright.execute.state.checkpoint import METADATA, Saved, begin, finish, read, resumed, tensor_name, write_device
@@ -71,7 +70,7 @@ def _states(own: Member, known: Training, found: Saved) -> Iterator[tuple[Key, t
 
 
 def _in_boxes(found: Saved, key: Key, state: str, boxes: tuple[Box, ...]) -> torch.Tensor:
-    whole = found.whole(key, state).permute(dims_in_order(found.model, key))
+    whole = found.whole(key, state)
     return torch.cat([sliced(whole, box).reshape(-1) for box in boxes])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -13,7 +14,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.numerics.precision import uniform
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.shares.shards import Sharers
-from shardwright.execute.training.optimizer import AdamW, clip_factor, moments, require_adamw, update
+from shardwright.execute.training.optimizer import BLOCK, AdamW, clip_factor, moments, require_adamw, square_sum, update
 from shardwright.execute.training.train import member
 from shardwright.job.training import Optimizer, OptimizerFamily
 from shardwright.program.shard_rules import shard_rules
@@ -39,10 +40,36 @@ def test_updates_are_those_of_torch(dtype: torch.dtype, clip: float) -> None:
         reference.step()
         norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
         factor = clip_factor(norm, rule)
-        ours = [update(p, g, s, step=step, rule=rule, factor=factor) for p, g, s in zip(ours, gradients, states, strict=True)]
+        for own, gradient, of_own in zip(ours, gradients, states, strict=True):
+            update(own, gradient, of_own, step=step, rule=rule, factor=factor)
         close = 1e-6 if dtype == torch.float32 else 1e-14
         for own, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(own, other.detach(), rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("ends", [(3, 200), (64, 150), (130, 131)])
+def test_an_element_is_updated_alike_wherever_its_piece_is_cut(dtype: torch.dtype, ends: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(4)
+    parameter, *gradients = (torch.randn(300, generator=generator, dtype=torch.float64).to(dtype) for _ in range(4))
+    rule, factor = AdamW(), torch.tensor(0.3)
+    cuts = (0, *ends, 300)
+    pieces = [parameter[a:b].clone() for a, b in pairwise(cuts)]
+    states = [moments(p, precision=uniform(dtype)) for p in pieces]
+    whole, of_whole = parameter.clone(), moments(parameter, precision=uniform(dtype))
+    for step, gradient in enumerate(gradients, start=1):
+        update(whole, gradient.clone(), of_whole, step=step, rule=rule, factor=factor)
+        for piece, part, of_piece in zip(pieces, [gradient[a:b].clone() for a, b in pairwise(cuts)], states, strict=True):
+            update(piece, part, of_piece, step=step, rule=rule, factor=factor)
+        assert torch.equal(torch.cat(pieces), whole)
+        for name, tensor in of_whole.tensors.items():
+            assert torch.equal(torch.cat([s.tensors[name] for s in states]), tensor)
+
+
+@pytest.mark.parametrize("count", [0, 5, BLOCK, 2 * BLOCK + 3])
+def test_squares_are_summed_in_float64(count: int) -> None:
+    flat = torch.randn(count, generator=torch.Generator().manual_seed(6))
+    torch.testing.assert_close(square_sum(flat), flat.double().square().sum(), rtol=1e-14, atol=0.0)
 
 
 def test_a_coarse_parameter_has_a_master_copy() -> None:
@@ -58,8 +85,8 @@ def test_a_coarse_parameter_has_a_master_copy() -> None:
     assert exact.master is None
     for step in range(1, 9):
         gradient = torch.ones(4)
-        coarse = update(coarse, gradient, states, step=step, rule=rule, factor=torch.ones(()))
-        fine = update(fine, gradient, exact, step=step, rule=rule, factor=torch.ones(()))
+        update(coarse, gradient, states, step=step, rule=rule, factor=torch.ones(()))
+        update(fine, gradient, exact, step=step, rule=rule, factor=torch.ones(()))
     assert torch.equal(states.master, fine)
     assert torch.equal(coarse, fine.bfloat16())
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from shardwright.execute.interpreter.stage_nodes import Node
-from shardwright.execute.shares.flat import Stretch, write_values
+from shardwright.execute.shares.flat_buckets import FlatBucket
 from shardwright.execute.shares.parameters import ParameterStore, origin
 from shardwright.execute.shares.shards import Bucket, gathered, summed
 from shardwright.execute.transport.requests import Task
@@ -15,7 +15,7 @@ from shardwright.model.gradients import has_backward, runs_backward, without_gra
 from shardwright.model.ir.operator import Operator
 from shardwright.program.instances import TaskKind
 
-Views = dict[int, tuple[Stretch, ...]]
+Views = dict[int, FlatBucket]
 
 
 class Around:
@@ -111,29 +111,31 @@ def needed(node: Node, kind: TaskKind) -> tuple[Operator, ...]:
     return tuple(o for o in block.operators if runs_backward(o, constant))
 
 
-def filled(device: int, bucket: Bucket, view: tuple[Stretch, ...], piece: torch.Tensor) -> Task[None]:
+def filled(device: int, bucket: Bucket, view: FlatBucket, piece: torch.Tensor) -> Task[None]:
     """Gather a sharded parameter for use."""
-    whole = yield from gathered(device, bucket, piece, have=3, want=0, key="use")
-    for held in (p.held for s in view for p in s.parts):
-        if not held.value.numel():
-            held.value = held.value.new_empty([sum(b - a for a, b in dim) for dim in held.box])
-    write_values(view, whole)
+    view.show((yield from gathered(device, bucket, piece, have=3, want=0, key="use")))
 
 
 def dropped(numbers: set[int], views: Views) -> None:
     """Drop values of parts all of whose elements are in sharded buckets, of which `numbers` are."""
-    keep = {id(p.held) for number, view in views.items() if number not in numbers for s in view for p in s.parts} if numbers else set()
+    keep = _elsewhere(numbers, views)
     for number in numbers:
-        for held in (p.held for s in views[number] for p in s.parts):
+        views[number].values = None
+        for held in (part.held for part in views[number].parts):
             if id(held) not in keep:
                 held.value = held.value.new_empty(0)
 
 
 def forgotten(numbers: set[int], views: Views) -> None:
     """Drop the gradients of buckets that have been summed: a part that lies in other buckets too has zeros in their place."""
-    keep = {id(p.held) for number, view in views.items() if number not in numbers for s in view for p in s.parts} if numbers else set()
-    for part in (p for number in numbers for s in views[number] for p in s.parts):
+    keep = _elsewhere(numbers, views)
+    for part in (part for number in numbers for part in views[number].parts):
         if id(part.held) not in keep:
             part.held.gradient = None
         elif part.held.gradient is not None:
-            part.held.gradient.permute(part.order)[part.rows] = 0
+            part.held.gradient[part.rows] = 0
+
+
+def _elsewhere(numbers: set[int], views: Views) -> set[int]:
+    """Identities of the parts that lie in other buckets than these."""
+    return {id(part.held) for number, view in views.items() if number not in numbers for part in view.parts} if numbers else set()

@@ -9,6 +9,7 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import fine, given, hollow, numbers, returned
+from shardwright.execute.numerics.fused_core import fused, fused_back, is_fused
 from shardwright.execute.numerics.groups import members
 from shardwright.execute.numerics.keys import Keys, gathered, own_positions, passed, sent_back
 from shardwright.execute.numerics.local import detached, gradients
@@ -27,7 +28,7 @@ class Attention:
     Where positions are split, keys and values are passed round (`groups["ring"]`; in backward with the gradients that their owner is to
     get), or gathered from all members and gathered again in backward (`groups["gather"]`).
     The softmax is built up block by block of keys (Dao et al. 2022, arXiv 2205.14135, section 3.1; Liu et al. 2023, arXiv 2310.01889);
-    its output and the logarithm of its denominator are kept.
+    its output and the logarithm of its denominator are kept. PyTorch's kernel does it where it can (`fused_core`), forward and backward.
     """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
@@ -44,6 +45,10 @@ class Attention:
                 rule="execute.selected",
             )
         query, key, value = _parts(inputs)
+        kept = tuple(tuple(v if i < 3 else hollow(v) for i, v in enumerate(values)) for values in inputs)
+        if is_fused(place, (query, key, value)):
+            out, normal = fused(place, (query, key, value), scale=_scale(place))
+            return (out,), SavedTensors(inputs=kept, own=(out, normal))
         low, high = place.heads
         exact = fine(query.new_empty(0))
         normal = exact.new_full((*query.shape[:2], high - low), -torch.inf)
@@ -56,7 +61,6 @@ class Attention:
                 keys = yield from passed(place, keys, step, what="keys")
             out, normal = _more(place, query, keys, out, normal)
         out = out.flatten(-2).to(query.dtype)
-        kept = tuple(tuple(v if i < 3 else hollow(v) for i, v in enumerate(values)) for values in inputs)
         return (out,), SavedTensors(inputs=kept, own=(out, normal))
 
     def input_grad(
@@ -65,6 +69,8 @@ class Attention:
         """See `Numerics`."""
         query, key, value = _parts(saved.inputs)
         out, normal = saved.own
+        if is_fused(place, (query, key, value)):
+            return _returned(saved, *fused_back(place, (query, key, value), out, normal, given(grads[0]), scale=_scale(place)))
         products = _by_head(place, fine(given(grads[0])) * out)
         own = yield from gathered(place, Keys(key=key, value=value, positions=_own_positions(place, key)), what="keys again")
         dq, of_own = _back(place, query, own, normal, given(grads[0]), products)
@@ -79,9 +85,7 @@ class Attention:
         if of_others is not None:
             of_own = of_own.plus((yield from passed(place, of_others, size, what="key gradients")))
         dk, dv = yield from sent_back(place, of_own, key.shape[1])
-        if len(saved.inputs) == 1:
-            return (returned(saved.inputs[0], {0: dq, 1: dk, 2: dv}),)
-        return returned(saved.inputs[0], {0: dq}), returned(saved.inputs[1], {0: dk, 1: dv})
+        return _returned(saved, dq, dk, dv)
 
     def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`: of a sink, -p(sink) x <output, its gradient>, summed over tokens."""
@@ -94,10 +98,21 @@ class Attention:
         return {name: -(share * _by_head(place, fine(given(grads[0])) * out)).sum((0, 1))}
 
 
+def _returned(saved: SavedTensors, dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor) -> tuple[Gradients, ...]:
+    if len(saved.inputs) == 1:
+        return (returned(saved.inputs[0], {0: dq, 1: dk, 2: dv}),)
+    return returned(saved.inputs[0], {0: dq}), returned(saved.inputs[1], {0: dk, 1: dv})
+
+
 def shape_of(place: OperatorShare) -> AttentionShape:
     """The shape of the place's core."""
     assert place.operator.attention is not None
     return place.operator.attention
+
+
+def _scale(place: OperatorShare) -> float:
+    """What products of queries with keys are multiplied by."""
+    return float(shape_of(place).head_dim ** -0.5)
 
 
 def _scores(place: OperatorShare, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -110,7 +125,7 @@ def _scores(place: OperatorShare, query: torch.Tensor, key: torch.Tensor, positi
     low, high = place.heads
     q = query.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)
     k = key.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)[:, _reads(place, query)]
-    scores = fine(q @ k.transpose(-1, -2)) * shape.head_dim**-0.5
+    scores = fine(q @ k.transpose(-1, -2)) * _scale(place)
     if shape.soft_cap:
         scores = shape.soft_cap * torch.tanh(scores / shape.soft_cap)
     distance = numbers(place.positions, like=query).unsqueeze(-1) - positions

@@ -46,6 +46,12 @@ def dims_in_order(model: Model, key: Key) -> tuple[int, ...]:
     return tuple(sorted(range(len(extents)), key=lambda i: extents[i].dim.value))
 
 
+def in_own_order(model: Model, key: Key, box: Box) -> Box:
+    """A box of a sum group with the dims in the parameter's own order."""
+    order = dims_in_order(model, key)
+    return tuple(box[order.index(i)] for i in range(len(order)))
+
+
 def sum_gradients(device: int, groups: Groups, store: ParameterStore) -> Task[None]:
     """Sum the gradients of all parameters that `device` holds; afterwards each of its parts has the whole step's gradient."""
     for key in sorted(groups):

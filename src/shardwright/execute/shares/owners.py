@@ -8,16 +8,14 @@ from typing import NamedTuple, cast
 import torch
 
 from shardwright.execute.numerics.precision import Precision
-from shardwright.execute.shares.flat import Stretch
+from shardwright.execute.shares.flat_buckets import FlatBucket
 from shardwright.execute.shares.shards import Bucket, Interval, Sharers, gathered, summed
 from shardwright.execute.transport.requests import Exchange, Task
 
 Runs = tuple[tuple[int, ...], ...]
 
 
-def owned(
-    device: int, bucket: Bucket, view: tuple[Stretch, ...], *, total: torch.Tensor | None, precision: Precision
-) -> Task[torch.Tensor]:
+def owned(device: int, bucket: Bucket, view: FlatBucket, *, total: torch.Tensor | None, precision: Precision) -> Task[torch.Tensor]:
     """The gradient of the step for the device's piece of the optimizer's states.
 
     Args:

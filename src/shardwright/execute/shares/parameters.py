@@ -95,11 +95,16 @@ def sliced(whole: torch.Tensor, box: Box) -> torch.Tensor:
 
 @dataclass(slots=True)
 class StoredParameter:
-    """What a device holds of one parameter for one use: its box in the owner's order, values and gradient."""
+    """What a device holds of one parameter for one use: its box in the owner's order, values and gradient.
+
+    Args:
+        room: where a gradient is written that is the first; None: it gets memory of its own.
+    """
 
     box: Box
     value: torch.Tensor
     gradient: torch.Tensor | None = None
+    room: torch.Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -139,6 +144,6 @@ class ParameterStore:
         held, found = self._held(run, layer, operator, parameter, box)
         own = gradient.permute(found.order)
         if held.gradient is None:
-            held.gradient = own.to(self.precision.gradient, copy=True)
+            held.gradient = own.to(self.precision.gradient, copy=True) if held.room is None else held.room.copy_(own)
         else:
             held.gradient += own

@@ -9,7 +9,7 @@ from typing import cast
 
 from shardwright.cost.gradient_sums import bucket_of
 from shardwright.errors import StrategyError
-from shardwright.execute.shares.gradients import Groups
+from shardwright.execute.shares.gradients import Groups, in_own_order
 from shardwright.execute.shares.parameters import Key
 from shardwright.execute.shares.shards import Bucket, Sharers
 from shardwright.model.gradients import runs_backward, without_gradient
@@ -63,7 +63,7 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
                     used.backward,
                     key[:2] if by_layer else (),
                 )
-                found.setdefault(mark, []).append((key, group.boxes, group.elements))
+                found.setdefault(mark, []).append((key, tuple(in_own_order(model, key, box) for box in group.boxes), group.elements))
     return tuple(
         Bucket(
             number=number,

@@ -10,8 +10,8 @@ from typing import cast
 import torch
 
 from shardwright.execute.numerics.precision import Precision
-from shardwright.execute.shares.flat import Stretch, gradients_of, stretches
-from shardwright.execute.shares.gradients import dims_in_order
+from shardwright.execute.shares.flat_buckets import FlatBucket, flat_bucket
+from shardwright.execute.shares.gradients import in_own_order
 from shardwright.execute.shares.parameters import Key, ParameterStore
 from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take, Task
 from shardwright.program.layout.layout import Box
@@ -75,10 +75,10 @@ class Bucket:
     """Elements whose gradient the same devices sum, and whose states the same devices share: flat.
 
     Args:
-        number: of all buckets. boxes: parameters and their boxes, dims sorted by name. members: who sums, sorted. copies: (member,
-            duplicates ..) that are sent the sum. sharers: disjoint; each shares its own copy of the states. counted: no other bucket of
-            duplicates has been counted for the same elements. together: devices that, as all of their party, have the same stages work on
-            it. trainable: they have gradients and states.
+        number: of all buckets. boxes: parameters and their boxes, dims in each parameter's own order. members: who sums, sorted. copies:
+            (member, duplicates ..) that are sent the sum. sharers: disjoint; each shares its own copy of the states. counted: no other
+            bucket of duplicates has been counted for the same elements. together: devices that, as all of their party, have the same stages
+            work on it. trainable: they have gradients and states.
     """
 
     number: int
@@ -119,22 +119,20 @@ class Bucket:
 def hold(device: int, places: Places, buckets: tuple[Bucket, ...], *, length: int, store: ParameterStore) -> None:
     """Make every part in a bucket that a device needs, before its first use."""
     for key in dict.fromkeys(key for bucket in buckets for key, _ in bucket.boxes):
-        order = dims_in_order(store.model, key)
         for place in places[key]:
             if device not in place.devices:
                 continue
             for share in shares_of(place, base=0, length=length):
                 if share.device == device:
-                    box = tuple(share.need[order.index(i)] for i in range(len(order)))
-                    store.part(key, box)
+                    store.part(key, in_own_order(store.model, key, share.need))
 
 
-def views(device: int, buckets: tuple[Bucket, ...], store: ParameterStore) -> dict[int, tuple[Stretch, ...]]:
+def views(device: int, buckets: tuple[Bucket, ...], store: ParameterStore) -> dict[int, FlatBucket]:
     """The device's parts behind each of its buckets."""
-    return {b.number: stretches(b.boxes, store) for b in buckets if device in b.devices}
+    return {b.number: flat_bucket(b.boxes, store) for b in buckets if device in b.devices}
 
 
-def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...], *, precision: Precision, level: int = 1) -> Task[torch.Tensor]:
+def summed(device: int, bucket: Bucket, view: FlatBucket, *, precision: Precision, level: int = 1) -> Task[torch.Tensor]:
     """The device's piece of the whole gradient of a bucket.
 
     Pieces are reduced to their owners: to the members of a run, then the sums over runs. Where other stages' copies or duplicates share the
@@ -143,7 +141,7 @@ def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...], *, precision:
     Args:
         level: whose piece: 1 = of the optimizer, who reads the step's whole gradient; 2 = of the gradient, kept between microbatches.
     """
-    own = gradients_of(view, dtype=precision.gradient).to(precision.wire)
+    own = view.own_gradients(precision.gradient).to(precision.wire)
     sharers = bucket.sharing(device)
     if bucket.in_parties:
         return (yield from _scattered(device, bucket, sharers.party(device), own, level=level)).to(precision.gradient)

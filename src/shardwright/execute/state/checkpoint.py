@@ -23,7 +23,6 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from shardwright.errors import DataError
 from shardwright.execute.shares.flat import box_views
-from shardwright.execute.shares.gradients import dims_in_order
 from shardwright.execute.shares.parameters import Key, Source, part, whole_shape
 from shardwright.execute.shares.shards import Bucket
 from shardwright.execute.state.checkpoint_planners import Piece, Written, read_pieces, volumes, write_metadata, write_pieces
@@ -85,11 +84,9 @@ def _of_bucket(model: Model, bucket: Bucket, low: int, flat: torch.Tensor, state
     for (key, boxes), size in zip(bucket.boxes, bucket.sizes, strict=True):
         a, b = max(low, begin), min(low + flat.numel(), begin + size)
         if a < b:
-            order = dims_in_order(model, key)
-            back = tuple(order.index(i) for i in range(len(order)))
             name, shape = tensor_name(model, key, state), whole_shape(model, key)
             for box, view in box_views(flat[a - low : b - low], boxes, low=a - begin):
-                yield Piece(name=name, shape=shape, box=tuple(box[i] for i in back), values=view.permute(back))
+                yield Piece(name=name, shape=shape, box=box, values=view)
         begin += size
 
 

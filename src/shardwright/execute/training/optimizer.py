@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.precision import Precision
@@ -14,6 +15,10 @@ from shardwright.job.training import Optimizer, OptimizerFamily
 
 SMALL = 1e-6
 """Added to a norm before dividing by it."""
+BLOCK = 1 << 16
+"""Elements whose squares are summed at a time."""
+VECTOR = 64
+"""Elements of a block that every processor's vectors divide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,28 +87,56 @@ def clip_factor(norm: torch.Tensor, rule: AdamW) -> torch.Tensor:
     return torch.clamp(rule.clip / (norm + SMALL), max=1.0)
 
 
-def update(piece: torch.Tensor, gradient: torch.Tensor, states: Moments, *, step: int, rule: AdamW, factor: torch.Tensor) -> torch.Tensor:
-    """The new values of a piece; its states change in place.
+def update(piece: torch.Tensor, gradient: torch.Tensor, states: Moments, *, step: int, rule: AdamW, factor: torch.Tensor) -> None:
+    """Update a piece and its states in place.
 
     Args:
-        piece, gradient: flat, of equal shape; they go to where the states lie, and the new values come back. step: 1 for the first.
-            factor: of the gradient.
+        piece, gradient: flat, of equal shape, on any device; the gradient is used up. step: 1 for the first. factor: of the gradient.
 
-    The update is made in the finest of the formats.
+    The update is made where the states lie, in the finest of the formats, by PyTorch's fused kernel: in one pass over all four.
     """
     there = states.first.device
     gradient, factor = gradient.to(there), factor.to(there)
-    master = piece.to(there) if states.master is None else states.master
-    fine = max((gradient.dtype, master.dtype, states.first.dtype), key=lambda dtype: dtype.itemsize)
-    g = gradient.to(fine) * factor.to(fine)
+    values = piece.to(there) if states.master is None else states.master
+    fine = max((gradient.dtype, values.dtype, states.first.dtype), key=lambda dtype: dtype.itemsize)
+    g = gradient.to(fine).mul_(factor.to(fine))
+    new, m, v = values.to(fine), states.first.to(fine), states.second.to(fine)
+    _adamw((new, g, m, v), step=step, rule=rule)
+    for kept, value in ((states.first, m), (states.second, v), (states.master, new), (piece, new)):
+        if kept is not None and kept is not value:
+            kept.copy_(value)
+
+
+def _adamw(tensors: tuple[torch.Tensor, ...], *, step: int, rule: AdamW) -> None:
+    """PyTorch's fused kernel on values, gradients, first and second moments, which change in place.
+
+    The kernel rounds a tensor's last elements, too few for a vector of the processor, in another way than the others. They are made a whole
+    block, so that an element's numbers are the same wherever its piece is cut.
+    """
+    whole = tensors[0].numel() // VECTOR * VECTOR
+    rest = [functional.pad(t[whole:], (0, VECTOR - t.numel() + whole)) for t in tensors if t.numel() > whole]
+    counted = torch.full((), float(step), dtype=torch.float32, device=tensors[0].device)
     first, second = rule.betas
-    m, v = states.first.to(fine).lerp_(g, 1 - first), states.second.to(fine).mul_(second).addcmul_(g, g, value=1 - second)
-    spread = (v / (1 - second**step)).sqrt_().add_(rule.eps)
-    rate = rule.rate_at(step)
-    new = master.to(fine) * (1 - rate * rule.decay) - (rate / (1 - first**step)) * m / spread
-    for state, value in ((states.first, m), (states.second, v)):
-        if state is not value:
-            state.copy_(value)
-    if states.master is not None:
-        states.master.copy_(new)
-    return new.to(device=piece.device, dtype=piece.dtype)
+    torch._fused_adamw_(
+        *([t[:whole], *rest[i : i + 1]] for i, t in enumerate(tensors)),
+        [],
+        [counted] * (1 + bool(rest)),
+        lr=rule.rate_at(step),
+        beta1=first,
+        beta2=second,
+        weight_decay=rule.decay,
+        eps=rule.eps,
+        amsgrad=False,
+        maximize=False,
+    )
+    for t, padded in zip(tensors, rest, strict=False):
+        t[whole:] = padded[: t.numel() - whole]
+
+
+def square_sum(flat: torch.Tensor) -> torch.Tensor:
+    """The sum of the squares of a flat tensor, in float64: of a few elements at a time, which stay in a processor's cache."""
+    total = torch.zeros((), dtype=torch.float64, device=flat.device)
+    for some in flat.split(BLOCK):
+        fine = some.double()
+        total += fine @ fine
+    return total

@@ -12,16 +12,15 @@ from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.cadence import Cadenced, dropped, filled
 from shardwright.execute.interpreter.device import Batch, DeviceWork, device_task
 from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, silent
-from shardwright.execute.numerics.boxes import fine
 from shardwright.execute.numerics.precision import Precision, uniform
-from shardwright.execute.shares.flat import Stretch, values_of, write_values
+from shardwright.execute.shares.flat_buckets import FlatBucket
 from shardwright.execute.shares.gradients import gradient_groups
 from shardwright.execute.shares.offload import SHARE
 from shardwright.execute.shares.owners import owned, renewed
 from shardwright.execute.shares.parameters import ParameterStore, Source
 from shardwright.execute.shares.plan_buckets import plan_buckets
 from shardwright.execute.shares.shards import Bucket, Places, hold, views
-from shardwright.execute.training.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, update
+from shardwright.execute.training.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, square_sum, update
 from shardwright.execute.training.step import prepare
 from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.record import Trace
@@ -69,7 +68,7 @@ class Training:
 
 @dataclass(slots=True)
 class Member:
-    """A device between steps: its parts of parameters, and by bucket its pieces.
+    """A device between steps: its parts of parameters, and by bucket its pieces. What is not sharded has its values in `views`.
 
     Args:
         states: of its pieces; of those whose first elements' states are in host memory, of the rest. host: of those.
@@ -79,7 +78,7 @@ class Member:
 
     device: int
     store: ParameterStore
-    views: dict[int, tuple[Stretch, ...]]
+    views: dict[int, FlatBucket]
     states: dict[int, Moments] = field(default_factory=dict)
     pieces: dict[int, torch.Tensor] = field(default_factory=dict)
     values: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -99,8 +98,10 @@ class Member:
         """The values of the device's piece of the optimizer's states of a bucket, in the parameters' format."""
         sharers = bucket.sharing(self.device)
         low, high = sharers.piece(self.device, bucket.elements, 1)
+        whole = self.views[bucket.number].values
         if bucket.number not in self.pieces:
-            return values_of(self.views[bucket.number])[low:high]
+            assert whole is not None, "only what is sharded is dropped"
+            return whole[low:high]
         if bucket.number in self.values:
             return self.values[bucket.number]
         if sharers.is_apart(self.device):
@@ -190,7 +191,9 @@ def member(device: int, known: Training, *, source: Source) -> Member:
     hold(device, known.places, tuple(_own(known, device)), length=known.length, store=store)
     own = Member(device=device, store=store, views=views(device, known.buckets, store))
     for bucket in _own(known, device):
-        values, sharers = values_of(own.views[bucket.number]), bucket.sharing(device)
+        view, sharers = own.views[bucket.number], bucket.sharing(device)
+        values = view.own_values()
+        view.show(values)
         if bucket.trainable:
             low, high = sharers.piece(device, bucket.elements, 1)
             middle = low + (high - low) * known.shards.of(device).offload // SHARE
@@ -230,6 +233,9 @@ def step_task(
     for bucket in mine:
         if bucket.number in own.pieces and not around.gathers(bucket):
             yield from filled(device, bucket, own.views[bucket.number], own.pieces[bucket.number])
+    for bucket in trained:
+        if not around.adds(bucket):
+            own.views[bucket.number].make_room(known.precision.gradient)
     outcome = yield from device_task(device, known.work, batch=batch, store=own.store, tell=tell, around=around)
     tell(TaskKind.REDUCE, STEP_LEVEL)
     gradients = {}
@@ -238,7 +244,7 @@ def step_task(
         gradients[bucket.number] = yield from owned(device, bucket, own.views[bucket.number], total=total, precision=known.precision)
     tell(TaskKind.STEP, STEP_LEVEL)
     losses = [loss for key, loss in outcome.losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts]
-    squares = [fine(gradients[b.number]).square().sum(dtype=torch.float64) for b in trained if b.answers(device)]
+    squares = [square_sum(gradients[b.number]) for b in trained if b.answers(device)]
     sums = torch.stack(
         [
             torch.stack([torch.zeros((), dtype=torch.float64, device=known.on), *(t.double() for t in terms)]).sum()
@@ -269,21 +275,15 @@ def cadenced(own: Member, buckets: tuple[Bucket, ...], rule: ShardRule) -> Caden
 def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor) -> Task[None]:
     """Update the device's piece, and gather what it keeps of the parameter."""
     low, _ = bucket.sharing(own.device).piece(own.device, bucket.elements, 1)
-    step, rule, values = own.steps, known.rule, own.owned(bucket)
-    new = torch.cat(
-        [
-            update(values[a - low : b - low], gradient[a - low : b - low], states, step=step, rule=rule, factor=factor)
-            for a, b, states in own.shares(bucket)
-        ]
-    )
-    if bucket.number in own.values:
-        own.values[bucket.number] = new
+    piece = own.owned(bucket)
+    for a, b, states in own.shares(bucket):
+        update(piece[a - low : b - low], gradient[a - low : b - low], states, step=own.steps, rule=known.rule, factor=factor)
     sharded = bucket.number in own.pieces
-    renew = yield from renewed(own.device, bucket, new, want=3 if sharded else 0)
+    renew = yield from renewed(own.device, bucket, piece, want=3 if sharded else 0)
     if sharded:
         own.pieces[bucket.number] = renew
     else:
-        write_values(own.views[bucket.number], renew)
+        own.views[bucket.number].show(renew)
 
 
 def train_rank(
