@@ -23,6 +23,7 @@ from shardwright.execute.weights.families import FAMILIES
 from shardwright.execute.weights.layout import adapters, owned
 from shardwright.execute.weights.read import HuggingFaceWeights, open_weights
 from shardwright.execute.weights.settings import settings_of
+from shardwright.execute.weights.write import save_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import load_config, model_from_config
 from shardwright.model.families.settings import differences
@@ -31,7 +32,6 @@ from shardwright.model.ir.settings import Settings
 from shardwright.model.trained import trained
 from tests.execute.huggingface_layouts import CONFIGS, LAYOUTS, checkpoint
 from tests.execute.huggingface_models import loss
-from tests.execute.weights_written import save_weights
 
 TOKENS = 7
 

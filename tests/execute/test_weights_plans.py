@@ -18,13 +18,13 @@ from shardwright.execute.weights import read as reading
 from shardwright.execute.weights.layout import owned
 from shardwright.execute.weights.read import open_weights
 from shardwright.execute.weights.settings import settings_of
+from shardwright.execute.weights.write import save_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import load_config
 from shardwright.strategy.text.parser import parse_plan
 from tests.execute.huggingface_layouts import checkpoint
 from tests.execute.saved import save
 from tests.execute.trained import train
-from tests.execute.weights_written import save_weights
 
 PLANS = {
     "llama tied": """plan small devices 4

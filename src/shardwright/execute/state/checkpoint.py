@@ -263,18 +263,26 @@ def _same(folder: Path, model: Model, key: Key, shape: tuple[int, ...]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedSource:
-    """Values of a checkpoint; of frozen parameters, which it does not have, another source's."""
+    """Values of a checkpoint; of frozen parameters, which it does not have, another source's.
+
+    Args:
+        state: that is read in place of the value where there is it: ``master`` gives values before they were rounded.
+    """
 
     saved: Saved
     frozen: Source
+    state: str = VALUE
+
+    def _state(self, key: Key) -> str:
+        return self.state if self.saved.has(key, self.state) else VALUE
 
     def __call__(self, key: Key) -> torch.Tensor:
         """A whole parameter."""
-        return self.saved.whole(key) if key in self.saved.shapes else self.frozen(key)
+        return self.saved.whole(key, self._state(key)) if key in self.saved.shapes else self.frozen(key)
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
         """The part of a parameter in a box."""
-        return self.saved.part(key, box) if key in self.saved.shapes else part(self.frozen, key, box)
+        return self.saved.part(key, box, self._state(key)) if key in self.saved.shapes else part(self.frozen, key, box)
 
 
 def resumed(device: int, known: Training, saved: Saved, *, source: Source) -> Member:

@@ -1,4 +1,8 @@
-"""Write parameters as Hugging Face safetensors: shards, their index and the configuration."""
+"""Write parameters as Hugging Face safetensors, tensor by tensor: shards, their index and the configuration.
+
+Where each parameter stands is the table that reading uses. A file is eight bytes with the length of a JSON header, the header, and the
+tensors one after another (safetensors, format).
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,15 @@ import torch
 
 from shardwright.errors import DataError
 from shardwright.execute.shares.parameters import Key, Parts, Source, part, whole_shape
-from shardwright.execute.weights.families import family_of
+from shardwright.execute.weights.families import CONFIG, family_of
 from shardwright.execute.weights.layout import Patch, Stored, owned, patches, stored
-from shardwright.execute.weights.read import CONFIG, INDEX, SINGLE
+from shardwright.execute.weights.read import FLOATS, INDEX, SINGLE
+from shardwright.model.families.huggingface import parse_config
 from shardwright.model.ir.graph import Model
 
 SHARD_BYTES = 5_000_000_000
+WORDS = {dtype: word for word, dtype in FLOATS.items()}
+"""What a header calls each dtype."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +44,8 @@ def save_weights(
     """Write all parameters of a model to a new folder as its family's class in Transformers would; the files of tensors.
 
     Args:
-        source: of a checkpoint: `SavedSource`. config: ``config.json`` of the model, which is copied. dtype: of the files.
-        shard_bytes: most bytes of tensors in a file, but for a single larger tensor. One shard is in memory at a time.
+        source: of a checkpoint: `SavedSource`. config: ``config.json`` of the model, which is copied with the dtype of the files.
+        dtype: of the files. shard_bytes: most bytes of tensors in a file, but for a larger one. One tensor is in memory at a time.
 
     Raises:
         DataError: the family has no table; the folder exists; a file cannot be written.
@@ -59,9 +66,9 @@ def save_weights(
     shutil.rmtree(made, ignore_errors=True)
     try:
         made.mkdir(parents=True)
-        shutil.copyfile(config, made / CONFIG)
+        (made / CONFIG).write_text(_configured(config, dtype))
         for file, names in zip(files, shards, strict=True):
-            _write(made / file, {name: _assembled(planned[name], parts, dtype) for name in names})
+            _write(made / file, {name: planned[name] for name in names}, parts, dtype)
         if len(files) > 1:
             listed = {name: file for file, names in zip(files, shards, strict=True) for name in names}
             index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": listed}
@@ -108,9 +115,26 @@ def _assembled(tensor: _Tensor, source: Source, dtype: torch.dtype) -> torch.Ten
     return result
 
 
-def _write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    try:
-        from safetensors.torch import save_file
-    except ImportError:
-        raise DataError(f"{path} needs the safetensors package", hint="pip install 'shardwright[run]'") from None
-    save_file(dict(tensors), path, metadata={"format": "pt"})
+def _configured(config: Path, dtype: torch.dtype) -> str:
+    """The text of a configuration that says which dtype the files have."""
+    found = parse_config(config.read_bytes(), source=str(config))
+    found["dtype" if "dtype" in found else "torch_dtype"] = str(dtype).removeprefix("torch.")
+    return json.dumps(found, indent=2) + "\n"
+
+
+def _write(path: Path, tensors: Mapping[str, _Tensor], source: Source, dtype: torch.dtype) -> None:
+    """Write a file of tensors, each made when its turn comes."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    begin = 0
+    for name, tensor in tensors.items():
+        end = begin + prod(tensor.shape) * dtype.itemsize
+        header[name] = {"dtype": WORDS[dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            file.write(_assembled(tensor, source, dtype).reshape(-1).view(torch.uint8).numpy().data)
+        file.flush()
+        os.fsync(file.fileno())
