@@ -23,6 +23,7 @@ from shardwright.execute.launch.run_report import BACKENDS, FORMATS, OWN, TEXT, 
 from shardwright.execute.state.folders import latest
 from shardwright.execute.state.lock import held
 from shardwright.execute.training.rate import CURVES
+from shardwright.execute.training.spared import SPARED
 from shardwright.files.plan_file import read_saved
 from shardwright.files.text import to_text
 from shardwright.files.trace_file import trace_text
@@ -52,6 +53,9 @@ def run(
     every: Every = 0,
     rate: Annotated[float, typer.Option("--rate", min=0.0, help="AdamW learning rate.")] = 1e-3,
     decay: Annotated[float, typer.Option("--decay", min=0.0, help="AdamW weight decay.")] = 0.1,
+    no_decay: Annotated[
+        str, typer.Option("--no-decay", metavar="KIND,..", help="; ".join(f"{name}: {what}" for name, what in SPARED.items()))
+    ] = "",
     betas: Annotated[str, typer.Option("--betas", metavar="B1,B2", help="AdamW betas.")] = "0.9,0.95",
     eps: Annotated[float, typer.Option("--eps", min=0.0, help="AdamW epsilon.")] = 1e-8,
     curve: Annotated[str, typer.Option("--curve", help=f"Learning rate behind the warm-up: {', '.join(CURVES)}.")] = "constant",
@@ -99,12 +103,18 @@ def run(
         "formats": formats,
     }
     asked = RunOptions(
-        data=read_data(data), shuffle=shuffle, trace=trace is not None, timeout_s=timeout, betas=read_betas(betas), **options
+        data=read_data(data),
+        shuffle=shuffle,
+        trace=trace is not None,
+        timeout_s=timeout,
+        betas=read_betas(betas),
+        no_decay=read_kinds(no_decay),
+        **options,
     )
     ranks = execution.num_ranks(stored)
     if ranks > 1 and not is_rank(os.environ):
         files = [word for one in data for word in ("--data", one)]
-        valued = {**options, "trace": trace, "timeout": timeout, "betas": betas}
+        valued = {**options, "trace": trace, "timeout": timeout, "betas": betas, "no-decay": no_decay}
         given = [word for name, value in valued.items() if value not in (None, "") for word in (f"--{name}", str(value))]
         switches = [flag for flag, is_on in (("--shuffle", shuffle), ("--json", as_json), ("--quiet", quiet), ("--debug", debug)) if is_on]
         require_runnable(stored.problem, asked)
@@ -151,6 +161,11 @@ def _say_resumed(checkpoints: Path | None, *, quiet: bool) -> None:
     newest = latest(checkpoints) if checkpoints is not None else None
     if newest is not None and not quiet and os.environ.get("RANK", "0") == "0":
         screen.note(f"going on from {newest}")
+
+
+def read_kinds(text: str) -> tuple[str, ...]:
+    """``vectors,embeddings`` as two words."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def read_betas(text: str) -> tuple[float, float]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from shardwright.errors import UsageError, nearest
 from shardwright.execute.launch.metrics import require_appendable
 from shardwright.execute.launch.run_report import BACKENDS, FORMATS, RunOptions
 from shardwright.execute.state.folders import latest, step_of
 from shardwright.execute.training.rate import CURVES
+from shardwright.execute.training.spared import SPARED
 from shardwright.execute.training.token_files import open_rows
 from shardwright.execute.weights.settings import settings_of
 from shardwright.program.problem import Problem
@@ -19,7 +22,12 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
         UsageError: an unknown word; nothing is left to do. DataError: as `open_rows` and `settings_of`. OutputError: no metrics can be
             written.
     """
-    words = (("backend", options.backend, BACKENDS), ("formats", options.formats, FORMATS), ("curve", options.curve, CURVES))
+    words: list[tuple[str, str, Iterable[str]]] = [
+        ("backend", options.backend, BACKENDS),
+        ("formats", options.formats, FORMATS),
+        ("curve", options.curve, CURVES),
+        *(("kind of parameters without decay", word, SPARED) for word in options.no_decay),
+    ]
     for what, word, known in words:
         if word not in known:
             raise UsageError(f"unknown {what} {word[:40]!r}", hint=nearest(word, known))

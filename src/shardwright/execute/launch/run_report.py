@@ -26,8 +26,9 @@ class RunOptions:
             which it goes on; None = none. every: steps between checkpoints; 0 = one at the end.
         rate, decay, clip: of AdamW (clip 0 = no limit). seed: of first parameters, and of the order of windows. shuffle: windows in an
             order drawn for each pass, not as they stand. on: ``cpu``, ``cuda``, or empty = an accelerator if there is one.
-        betas, eps: of AdamW. curve, warmup, least: of the learning rate over the steps (`training.rate`). keep: newest checkpoints that
-            are kept; 0 = all. metrics: file that gets a line of JSON a step; None = none.
+        betas, eps: of AdamW; no_decay: words of what weight decay spares (`training.spared`). curve, warmup, least: of the learning rate
+            over the steps (`training.rate`). keep: newest checkpoints that are kept; 0 = all. metrics: file that gets a line of JSON a
+            step; None = none.
         backend: one of `BACKENDS`. formats: one of `FORMATS`. trace: record the last step. timeout_s: longest wait for another rank in
             seconds.
     """
@@ -49,6 +50,7 @@ class RunOptions:
     timeout_s: float = 300.0
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
+    no_decay: tuple[str, ...] = ()
     curve: str = "constant"
     warmup: int = 0
     least: float = 0.0

@@ -170,7 +170,15 @@ def run_plan(
 
 def update_rule(options: RunOptions) -> AdamW:
     """The optimizer that a run is asked for."""
-    return AdamW(rate=options.rate, betas=options.betas, eps=options.eps, decay=options.decay, clip=options.clip, curve=options.rates)
+    return AdamW(
+        rate=options.rate,
+        betas=options.betas,
+        eps=options.eps,
+        decay=options.decay,
+        clip=options.clip,
+        curve=options.rates,
+        spared=options.no_decay,
+    )
 
 
 def first_values(problem: Problem, options: RunOptions) -> Source:

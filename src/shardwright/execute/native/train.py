@@ -24,9 +24,10 @@ from shardwright.execute.native.order_csv import schedule_csv
 from shardwright.execute.native.parallel import grid_mesh, place
 from shardwright.execute.native.rules import require_expressible
 from shardwright.execute.native.torch_private import pipeline
-from shardwright.execute.shares.parameters import Source
+from shardwright.execute.shares.parameters import Source, parameter_of
 from shardwright.execute.training.optimizer import AdamW, clip_factor
 from shardwright.execute.training.process_group import process_group
+from shardwright.execute.training.spared import is_spared
 from shardwright.execute.training.train import Batches, StepReport
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
@@ -73,6 +74,16 @@ class Engine:
 
 def _trained(stages: list[Stage]) -> list[torch.nn.Parameter]:
     return list(dict.fromkeys(p for stage in stages for p in stage.parameters() if p.requires_grad))
+
+
+def _decayed(stages: list[Stage], rule: AdamW, *, model: Model) -> list[dict[str, Any]]:
+    """Groups of parameters for PyTorch's optimizer: those with weight decay, and those that it spares."""
+    keys = {id(stage.get_parameter(name)): key for stage in stages for name, key, _ in stage.keyed()}
+    found: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+    for p in _trained(stages):
+        found[is_spared(parameter_of(model, keys[id(p)]), rule.spared)].append(_local(p.detach()))
+    decayed, spared = found
+    return [{"params": decayed}, *([{"params": spared, "weight_decay": 0.0}] if spared else [])]
 
 
 def _loss(grid: Grid, mesh: DeviceMesh, *, scale: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
@@ -142,7 +153,7 @@ def engine(
         runtime = pipeline(held, csv=schedule_csv(plan), microbatches=microbatches, loss=loss)
     # The update is element by element: of a DTensor it would work out anew how each of its products is cut.
     optimizer = torch.optim.AdamW(
-        [_local(p.detach()) for p in _trained(stages)],
+        _decayed(stages, chosen, model=model),
         lr=chosen.rate,
         betas=chosen.betas,
         eps=chosen.eps,

@@ -42,12 +42,16 @@ def origin(model: Model, run: int, layer: int, operator: Operator, parameter: Pa
     raise KeyError(parameter.tied_to)
 
 
-def whole_shape(model: Model, key: Key) -> tuple[int, ...]:
-    """Shape of a whole parameter."""
+def parameter_of(model: Model, key: Key) -> Parameter:
+    """The parameter that a key names."""
     run, _, operator, name = key
     block = model.blocks[model.runs[run].block]
-    found = next(p for o in block.operators if o.name == operator for p in o.parameters if p.name == name)
-    return tuple(e.size for e in found.extents)
+    return next(p for o in block.operators if o.name == operator for p in o.parameters if p.name == name)
+
+
+def whole_shape(model: Model, key: Key) -> tuple[int, ...]:
+    """Shape of a whole parameter."""
+    return tuple(e.size for e in parameter_of(model, key).extents)
 
 
 Source = Callable[[Key], torch.Tensor]

@@ -28,8 +28,8 @@ class AdamW:
     m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  p <- p (1 - rate decay) - rate m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
 
     Args:
-        rate: learning rate at its peak; curve: what a step has of it. betas: of the moments. decay: of every parameter.
-        clip: largest norm of the whole gradient; 0 = no limit.
+        rate: learning rate at its peak; curve: what a step has of it. betas: of the moments. decay: of every parameter, but for those
+        that are `spared` (words of `training.spared`). clip: largest norm of the whole gradient; 0 = no limit.
 
     Source: Loshchilov and Hutter, Decoupled weight decay regularization (2019), algorithm 2.
     """
@@ -40,6 +40,7 @@ class AdamW:
     decay: float = 0.1
     clip: float = 1.0
     curve: RateCurve = CONSTANT
+    spared: tuple[str, ...] = ()
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, 1 for the first."""
@@ -58,6 +59,12 @@ class Moments:
     def tensors(self) -> dict[str, torch.Tensor]:
         """By name."""
         return {"first": self.first, "second": self.second, **({} if self.master is None else {"master": self.master})}
+
+    def part(self, elements: slice) -> Moments:
+        """Of some elements: views."""
+        return Moments(
+            first=self.first[elements], second=self.second[elements], master=None if self.master is None else self.master[elements]
+        )
 
 
 def moments(piece: torch.Tensor, *, precision: Precision, host: bool = False) -> Moments:

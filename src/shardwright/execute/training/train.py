@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -17,10 +17,11 @@ from shardwright.execute.shares.flat_buckets import FlatBucket
 from shardwright.execute.shares.gradients import gradient_groups
 from shardwright.execute.shares.offload import SHARE
 from shardwright.execute.shares.owners import owned, renewed
-from shardwright.execute.shares.parameters import ParameterStore, Source
+from shardwright.execute.shares.parameters import ParameterStore, Source, parameter_of
 from shardwright.execute.shares.plan_buckets import plan_buckets
 from shardwright.execute.shares.shards import Bucket, Places, hold, views
 from shardwright.execute.training.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, square_sum, update
+from shardwright.execute.training.spared import is_spared
 from shardwright.execute.training.step import prepare
 from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.record import Trace
@@ -277,13 +278,29 @@ def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Trai
     low, _ = bucket.sharing(own.device).piece(own.device, bucket.elements, 1)
     piece = own.owned(bucket)
     for a, b, states in own.shares(bucket):
-        update(piece[a - low : b - low], gradient[a - low : b - low], states, step=own.steps, rule=known.rule, factor=factor)
+        for first, end, rule in _rules(bucket, a, b, known=known):
+            here, there = slice(first - low, end - low), slice(first - a, end - a)
+            update(piece[here], gradient[here], states.part(there), step=own.steps, rule=rule, factor=factor)
     sharded = bucket.number in own.pieces
     renew = yield from renewed(own.device, bucket, piece, want=3 if sharded else 0)
     if sharded:
         own.pieces[bucket.number] = renew
     else:
         own.views[bucket.number].show(renew)
+
+
+def _rules(bucket: Bucket, low: int, high: int, *, known: Training) -> Iterator[tuple[int, int, AdamW]]:
+    """(first element, end, rule) of the elements of a bucket from `low` to `high`: those that weight decay spares have a rule without."""
+    rule, model = known.rule, known.work.model
+    if not rule.spared or not rule.decay:
+        yield low, high, rule
+        return
+    begin = 0
+    for (key, _), size in zip(bucket.boxes, bucket.sizes, strict=True):
+        first, end = max(low, begin), min(high, begin + size)
+        if first < end:
+            yield first, end, replace(rule, decay=0.0) if is_spared(parameter_of(model, key), rule.spared) else rule
+        begin += size
 
 
 def train_rank(

@@ -1,0 +1,23 @@
+"""Parameters that weight decay spares: by what they are. Needs no PyTorch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.model.ir.tensor import Dim, Parameter, ParameterClass
+
+VECTORS: Final = "vectors"
+EMBEDDINGS: Final = "embeddings"
+SPARED: Final = {
+    VECTORS: "biases, gains of norms and whatever else has one dimension",
+    EMBEDDINGS: "tables of a row for each word or position, and heads that are tied to them",
+}
+"""Words of `AdamW.spared`, and what they mean."""
+
+
+def is_spared(parameter: Parameter, spared: tuple[str, ...]) -> bool:
+    """Weight decay leaves a parameter alone; an expert's bias has one dimension, however many experts there are."""
+    if EMBEDDINGS in spared and parameter.klass is ParameterClass.EMBED:
+        return True
+    of_experts = parameter.klass is ParameterClass.EXPERTS
+    return VECTORS in spared and sum(not (of_experts and extent.dim is Dim.EXPERTS) for extent in parameter.extents) <= 1
