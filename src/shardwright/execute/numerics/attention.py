@@ -20,8 +20,9 @@ from shardwright.model.ir.operator import AttentionShape, Mask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """The core: local query heads against the key heads that they read; scores are divided by the root of a key head's width.
+    """The core: local query heads against the key heads that they read.
 
+    Scores are divided by the root of a key head's width, and multiplied with the settings' factor.
     Inputs: q k v in one, or q and (k, v) in two (cross-attention: keys' positions are the memory's). Keys may be those of more positions
     than the queries (`Place.key_positions`).
     Where positions are split, keys and values are passed round (`groups["ring"]`; in backward with the gradients that their owner is to
@@ -110,7 +111,7 @@ def _scores(place: OperatorShare, query: torch.Tensor, key: torch.Tensor, positi
     low, high = place.heads
     q = query.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)
     k = key.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)[:, _reads(place, query)]
-    scores = fine(q @ k.transpose(-1, -2)) * shape.head_dim**-0.5
+    scores = fine(q @ k.transpose(-1, -2)) * (shape.head_dim**-0.5 * place.settings.score_factor)
     if shape.soft_cap:
         scores = shape.soft_cap * torch.tanh(scores / shape.soft_cap)
     distance = numbers(place.positions, like=query).unsqueeze(-1) - positions
