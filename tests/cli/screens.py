@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from shardwright.api import checks, execution, grids, simulations
+from shardwright.api.weights import WrittenWeights
 from shardwright.calibrate import request as calibration
 from shardwright.calibrate.settings import CheckRow
 from shardwright.cli import validate
+from shardwright.cli import weights as cli_weights
 from shardwright.execute.launch.run_report import RunMemory, RunReport, RunStep
 from shardwright.files.stored import document_of, plan_document, simulation_document, stored_plan
 from shardwright.files.text import to_text
@@ -146,6 +148,7 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "draw": ("draw", "joint.json"),
     "trace": ("trace", "joint.json"),
     "run": ("run", "alone.json", "--data", "some.npy", "--steps", "2"),
+    "weights": ("weights", "kept", "--config", "config.json", "-o", "published"),
     "validate": ("validate", "table.csv"),
     "serve-simulate": (
         "serve-simulate",
@@ -159,6 +162,9 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "catalog schedules": ("catalog", "schedules"),
 }
 CATALOGS = {f"catalog {kind}": ("catalog", kind) for kind in ("accelerators", "instances", "clusters", "models", "runtimes")}
+
+
+WRITTEN = WrittenWeights(checkpoint=Path("kept/step-00000002"), step=2, dtype="bf16", files=(Path("some.txt"),))
 
 
 @contextmanager
@@ -177,6 +183,7 @@ def answering() -> Iterator[None]:
         patch.setattr(simulations, "simulation", simulation)
         patch.setattr(checks, "check_file", lambda *_, **__: checked)
         patch.setattr(execution, "run", lambda *_, **__: RUN)
+        patch.setattr(cli_weights, "write_weights", lambda *_, **__: WRITTEN)
         patch.setattr(validate, "is_serving_table", lambda _: False)
         patch.setattr(validate, "facts_of", lambda *_, **__: None)
         patch.setattr(validate, "accuracy", lambda *_, **__: SimpleNamespace(validation=lambda _: VALIDATION))

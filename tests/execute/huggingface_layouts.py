@@ -24,6 +24,7 @@ BASE: Config = {
     "rms_norm_eps": 1e-6,
     "rope_theta": 500.0,
     "hidden_act": "silu",
+    "pad_token_id": None,
 }
 LATENT: Config = {
     **BASE,
@@ -38,6 +39,9 @@ LATENT: Config = {
     "n_shared_experts": 1,
     "moe_intermediate_size": 12,
     "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_nextn_predict_layers": 0,
     "routed_scaling_factor": 1.0,
     "norm_topk_prob": True,
 }
@@ -116,6 +120,21 @@ CONFIGS: dict[str, Config] = {
         "hidden_act": "silu",
     },
 }
+YARN: Config = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+LONG: Config = {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.5, 2.0], "long_factor": [1.0, 2.0, 5.0, 9.0]}
+CONFIGS |= {
+    "llama yarn": {**CONFIGS["llama"], "rope_scaling": YARN},
+    "qwen2 yarn": {**CONFIGS["qwen2"], "rope_scaling": {**YARN, "truncate": False, "beta_fast": 8.0, "attention_factor": None}},
+    "deepseek v2 yarn": {**CONFIGS["deepseek v2"], "rope_scaling": {**YARN, "beta_slow": 0.25, "mscale": 0.7, "mscale_all_dim": 0.7}},
+    "deepseek v3 yarn": {**CONFIGS["deepseek v3"], "rope_scaling": {**YARN, "beta_slow": 0.25, "mscale": 1.0, "mscale_all_dim": 0.5}},
+    "deepseek v3 halves": {**CONFIGS["deepseek v3"], "rope_interleave": False},
+    "llama dynamic": {**CONFIGS["llama"], "rope_scaling": {"rope_type": "dynamic", "factor": 3.0}},
+    "llama dynamic, longer": {**CONFIGS["llama"], "rope_scaling": {"rope_type": "dynamic", "factor": 3.0}, "max_position_embeddings": 5},
+    "phi3 short": {**CONFIGS["phi3"], "rope_scaling": LONG, "original_max_position_embeddings": 8},
+    "phi3 long": {**CONFIGS["phi3"], "rope_scaling": LONG, "original_max_position_embeddings": 5},
+    "phi3 partial": {**CONFIGS["phi3"], "partial_rotary_factor": 0.5},
+}
+"""Every form of rotary positions."""
 GEMMA: Config = {**BASE, "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh"}
 LAYOUTS: dict[str, Config] = {
     **CONFIGS,
@@ -136,7 +155,7 @@ def _grouped(c: Config, name: str, p: str, d: int) -> Shapes:
     width = c.get("head_dim", d // n)
     sizes = {"q": n * width, "k": m * width, "v": m * width}
     found: Shapes = {f"{p}self_attn.o_proj.weight": (d, n * width)}
-    if name == "phi3":
+    if name.startswith("phi3"):
         return {**found, f"{p}self_attn.qkv_proj.weight": (sum(sizes.values()), d)}
     found |= {f"{p}self_attn.{one}_proj.weight": (size, d) for one, size in sizes.items()}
     if c.get("attention_bias") or name.startswith("qwen2"):
@@ -176,7 +195,7 @@ def _latent(c: Config, p: str, d: int) -> Shapes:
 
 def _feed_forward(c: Config, name: str, p: str, layer: int, d: int) -> Shapes:
     f = c["intermediate_size"]
-    if name == "phi3":
+    if name.startswith("phi3"):
         return {f"{p}mlp.gate_up_proj.weight": (2 * f, d), f"{p}mlp.down_proj.weight": (d, f)}
     if name == "mixtral":
         e = f"{p}block_sparse_moe."

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from tests.execute.huggingface_layouts import CONFIGS, Config
+from tests.execute.huggingface_turns import rope, rope_pairs, scaled
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -18,29 +19,6 @@ def linear(w: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
 
 def rms(x: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
     return gain * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))
-
-
-def rotate_half(x: torch.Tensor) -> torch.Tensor:
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((-b, a), dim=-1)
-
-
-def rope(x: torch.Tensor, base: float) -> torch.Tensor:
-    """(batch, heads, tokens, width), as Llama's class in Transformers turns it."""
-    width = x.shape[-1]
-    rates = 1.0 / base ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
-    angles = torch.outer(torch.arange(x.shape[-2], dtype=torch.float64), rates)
-    emb = torch.cat((angles, angles), dim=-1)
-    return x * emb.cos() + rotate_half(x) * emb.sin()
-
-
-def rope_pairs(x: torch.Tensor, base: float) -> torch.Tensor:
-    """As DeepSeek's own code turns it: (even, odd) elements are complex numbers."""
-    width = x.shape[-1]
-    rates = 1.0 / base ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
-    angles = torch.outer(torch.arange(x.shape[-2], dtype=torch.float64), rates)
-    z = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2).contiguous()) * torch.polar(torch.ones_like(angles), angles)
-    return torch.view_as_real(z).flatten(-2)
 
 
 def heads(x: torch.Tensor, count: int) -> torch.Tensor:
@@ -102,7 +80,7 @@ def grouped(c: Config, w: Tensors, p: str, x: torch.Tensor) -> torch.Tensor:
     q, k, v = heads(q, n), heads(k, m), heads(v, m)
     if gains[0] is not None and len(gains[0]) == q.shape[-1]:
         q, k = (rms(t, g, eps) for t, g in zip((q, k), gains, strict=True))
-    return linear(w, f"{p}self_attn.o_proj", attend(rope(q, c["rope_theta"]), rope(k, c["rope_theta"]), v))
+    return linear(w, f"{p}self_attn.o_proj", attend(rope(q, c), rope(k, c), v))
 
 
 def latent(c: Config, w: Tensors, p: str, x: torch.Tensor) -> torch.Tensor:
@@ -115,8 +93,9 @@ def latent(c: Config, w: Tensors, p: str, x: torch.Tensor) -> torch.Tensor:
     q_nope, q_rope = heads(q, n).split([nope, turned], dim=-1)
     low, k_rope = linear(w, f"{a}kv_a_proj_with_mqa", x).split([c["kv_lora_rank"], turned], dim=-1)
     k_nope, v = heads(linear(w, f"{a}kv_b_proj", rms(low, w[f"{a}kv_a_layernorm.weight"], eps)), n).split([nope, c["v_head_dim"]], dim=-1)
-    k_rope = rope_pairs(k_rope.unsqueeze(1), c["rope_theta"]).expand(-1, n, -1, -1)
-    q = torch.cat((q_nope, rope_pairs(q_rope, c["rope_theta"])), dim=-1)
+    turn = rope_pairs if c.get("rope_interleave", True) else rope
+    k_rope = turn(k_rope.unsqueeze(1), c).expand(-1, n, -1, -1)
+    q = torch.cat((q_nope, turn(q_rope, c)), dim=-1) * scaled(c, "mscale_all_dim") ** 2
     return linear(w, f"{a}o_proj", attend(q, torch.cat((k_nope, k_rope), dim=-1), v))
 
 

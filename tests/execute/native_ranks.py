@@ -40,6 +40,13 @@ def learned_positions() -> Model:
     return model_from_config({**sizes, "architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"}, name="positions")
 
 
+def turned() -> Model:
+    """A share of each head is turned, every pair slower by a factor of its own."""
+    longer = {"type": "longrope", "short_factor": [1.0, 1.5, 2.0, 4.0], "long_factor": [2.0, 3.0, 4.0, 8.0]}
+    config = {"intermediate_size": 128, "partial_rotary_factor": 0.5, "rope_scaling": longer, "original_max_position_embeddings": 4}
+    return model_from_config({**SIZES, **config, "architectures": ["Phi3ForCausalLM"]}, name="turned")
+
+
 def partly() -> Model:
     """The embedding and attention are frozen."""
     return trained(DENSE2(), "frozen:embed,attn")
@@ -71,6 +78,7 @@ assert isinstance(_FOUND, Table)
 
 CASES: dict[str, Case] = {
     "tp4": Case(grid=Grid(tp=4, microbatch=8)),
+    "tp4, turned in part": Case(grid=Grid(tp=4, microbatch=8), whole=turned),
     "tp4 and sequence": Case(grid=Grid(tp=4, sp=True, microbatch=4)),
     "dp4": Case(grid=Grid(dp=4)),
     "zero-1": Case(grid=Grid(dp=4, zero=1)),

@@ -1,5 +1,7 @@
 """A tiny server gives the logits of the unsplit model: any parts beside each other, in any order, evicted and moved."""
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,6 +14,7 @@ from shardwright.execute.serve.served_model import require_served
 from shardwright.execute.serve.whole import whole_logits
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded
+from shardwright.model.ir.settings import DynamicRotary, Longer, LongRotary
 from shardwright.model.living import Lifetime, lives_in
 from tests.execute.served import EVERY, FAMILIES, SEED, Degrees, family, moving, random_case, texts, tiny, worst
 from tests.execute.small_models import small_model
@@ -32,6 +35,9 @@ SOME: dict[str, tuple[str, tuple[Degrees, ...]]] = {
     "delta rule": ("delta rule", ({},)),
     "chunked attention": ("chunked attention", ({},)),
 }
+
+
+LONG = LongRotary(short=(1.0, 1.2), long=(1.0, 2.0), trained=6.0, scale=1.1)
 
 
 def _part(request: int, tokens: int, past: int) -> Part:
@@ -69,6 +75,21 @@ def test_greedy_answers_are_the_most_likely_tokens_of_the_unsplit_model() -> Non
         whole = whole_logits(served.workers[0].model, tokens, source=seeded(served.workers[0].model, seed=SEED))
         assert tokens[prompt:] == whole[prompt - 1 : -1].argmax(-1).tolist()
     worst(served)
+
+
+@pytest.mark.parametrize(("name", "longer"), [("grouped queries", LONG), ("latent", DynamicRotary(factor=2.0, trained=6.0))])
+def test_positions_that_differ_with_the_sequences_length_are_served_up_to_it(name: str, longer: Longer) -> None:
+    """Keys in the cache would have to be turned again."""
+    model = family(name)
+    model = replace(model, settings=replace(model.settings, longer=longer))
+    served = tiny(model, ({},), texts(model, lengths=(6,)))
+    for part in (_part(0, 4, 0), _part(0, 2, 4)):
+        served.iterate(0, [[part]])
+    worst(served)
+    served = tiny(model, ({},), texts(model, lengths=(7,)))
+    served.iterate(0, [[_part(0, 6, 0)]])
+    with pytest.raises(StrategyError, match="beyond 6 "):
+        served.iterate(0, [[_part(0, 1, 6)]])
 
 
 def test_computed_anew_the_logits_are_the_same_again() -> None:

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from shardwright.errors import DataError
-from shardwright.execute.numerics.rotary import rotary_rates
+from shardwright.execute.numerics.turns import rotary_rates
 from shardwright.execute.shares.parameters import seeded, sliced, whole_shape
 from shardwright.execute.training.step import run_step, unsplit
 from shardwright.execute.weights import read
@@ -51,6 +51,7 @@ def test_losses_are_those_of_the_published_model(tmp_path: Path, name: str) -> N
     """Against plain torch over the tensors by their published names."""
     model, tensors, weights = _opened(name, tmp_path / "weights")
     settings = settings_of(tmp_path / "weights", model=model)
+    assert settings == model.settings, "from its configuration alone a model computes the same"
     ids = torch.randint(0, model.vocab, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=2)
     batch = {"text": ids[:, :-1], "labels": ids[:, 1:]}
@@ -212,7 +213,7 @@ def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 8.0}}, "rotary positions of kind yarn"),
+        ("llama", {"rope_scaling": {"rope_type": "proportional", "factor": 8.0}}, "rotary positions of kind proportional"),
         ("llama", {"hidden_act": "gelu"}, "activation gelu"),
         ("llama", {"partial_rotary_factor": 0.5}, "rotary positions of 0.5 of a head"),
         ("qwen3 moe", {"norm_topk_prob": False}, "norm_topk_prob"),

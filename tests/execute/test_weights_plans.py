@@ -35,6 +35,13 @@ lane main samples 4 in 2
     stream = s2
 order 1f1b(main)
 """,
+    "phi3 partial": """plan small devices 2
+lane main samples 4 in 2
+  stages embed+2+head on 0
+    all = t2
+    stream = s2
+order gpipe(main)
+""",
     "deepseek v3": """plan small devices 2
 lane main samples 4 in 1
   stages embed+2+head on 0
@@ -45,6 +52,10 @@ lane main samples 4 in 1
 order 1f1b(main)
 """,
 }
+
+
+PLANS["deepseek v3 yarn"] = PLANS["deepseek v3"]
+PLANS["deepseek v3 halves"] = PLANS["deepseek v3"]
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import log, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from shardwright.execute.weights.families import FAMILIES
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.families.registry import REGISTRY
 from shardwright.model.families.settings import CLASSES
-from shardwright.model.ir.settings import LongerRotary, Settings
+from shardwright.model.ir.settings import DynamicRotary, Longer, LongerRotary, LongRotary, Settings, YarnRotary
 from tests.configs import LLAMA
 
 CLASS_FIELDS = json.loads((Path(__file__).parent / "class_fields.json").read_text())
@@ -29,6 +30,63 @@ def test_a_model_knows_the_numbers_of_its_configuration() -> None:
     assert found == Settings(rope_base=500000.0, eps=1e-5, longer=LongerRotary(factor=8.0, trained=64.0, low=1.0, high=4.0))
     assert settings(rope_parameters={"rope_type": "default", "rope_theta": 7.0}).rope_base == 7.0
     assert settings() == Settings(rope_base=10000.0, eps=1e-6)
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+PHI3 = {**LLAMA, "architectures": ["Phi3ForCausalLM"]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "longer"),
+    [
+        ({"rope_scaling": YARN}, YarnRotary(factor=4.0, trained=32.0, scale=0.1 * log(4) + 1)),
+        (
+            {"rope_scaling": {"type": "yarn", "original_max_position_embeddings": 32}},
+            YarnRotary(factor=4.0, trained=32.0, scale=0.1 * log(4) + 1),
+        ),
+        (
+            {"rope_parameters": {**YARN, "truncate": False, "beta_fast": 8}},
+            YarnRotary(factor=4.0, trained=32.0, fast=8.0, scale=0.1 * log(4) + 1, whole=False),
+        ),
+        ({"rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}}, YarnRotary(factor=4.0, trained=32.0)),
+        ({"rope_scaling": {**YARN, "attention_factor": 1.5}}, YarnRotary(factor=4.0, trained=32.0, scale=1.5)),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, DynamicRotary(factor=2.0, trained=128.0)),
+    ],
+)
+def test_positions_that_were_made_longer_are_read(fields: dict[str, Any], longer: Longer) -> None:
+    model = model_from_config({**LLAMA, **fields}, name="m")
+    assert model.settings.longer == longer
+    assert model.settings.score_factor == 1.0
+    assert not model.differs
+
+
+@pytest.mark.parametrize("kind", ["longrope", "su", "yarn"])
+def test_factors_of_pairs_are_read_whatever_their_kind_was_called(kind: str) -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    shared = {**PHI3, "partial_rotary_factor": 1.0, "head_dim": 16, "max_position_embeddings": 16384}
+    known = model_from_config({**shared, "rope_scaling": {"type": kind, **factors}}, name="m").settings
+    # Phi-3's class says 4096 where the file does not.
+    assert known.longer == LongRotary(short=(1.0,) * 8, long=(2.0,) * 8, trained=4096.0, scale=sqrt(1 + log(4) / log(4096)))
+
+
+def test_the_numbers_of_an_object_of_positions_go_before_those_beside_it() -> None:
+    written = {"rope_theta": 5.0, "partial_rotary_factor": 0.25, "rope_parameters": {"rope_theta": 7.0, "partial_rotary_factor": 0.5}}
+    found = model_from_config({**PHI3, **written}, name="m").settings
+    assert (found.rope_base, found.rope_share) == (7.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("rope", "said"),
+    [
+        ({**YARN, "beta_slow": 40.0}, "beta_slow 40 is not below beta_fast 32"),
+        ({"rope_type": "dynamic"}, "factor is missing"),
+        ({"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 7}, "long_factor does not list 8 factors"),
+        ({"rope_type": "longrope", "short_factor": [1.0] * 7 + ["x"], "long_factor": [1.0] * 8}, "short_factor does not list 8 factors"),
+    ],
+)
+def test_positions_without_their_numbers_are_refused(rope: dict[str, Any], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        settings(rope_scaling=rope)
 
 
 def test_models_that_differ_by_a_number_are_not_equal() -> None:
@@ -67,8 +125,9 @@ def test_every_family_whose_weights_are_read_has_its_classes_numbers() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "kind yarn"),
+        ({"rope_scaling": {"rope_type": "proportional", "factor": 4.0}}, "kind proportional"),
         ({"partial_rotary_factor": 0.5}, "0.5 of a head"),
+        ({"architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.7}, "0.7 of a head"),
         ({"hidden_act": "gelu"}, "activation gelu"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}}, "by type of layer"),
     ],

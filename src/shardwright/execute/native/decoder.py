@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
 from shardwright.execute.native.experts import NativePermute, NativeUnpermute, Products, Route
 from shardwright.execute.numerics.attention import visible
-from shardwright.execute.numerics.rotary import rotary_rates
+from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned_pairs
+from shardwright.execute.numerics.turns import turned as turned_heads
 from shardwright.execute.shares.parameters import Key, origin
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.graph import Model
@@ -67,7 +68,7 @@ class NativeNorm(nn.Module):  # type: ignore[misc]
 
 
 class NativeRotary(nn.Module):  # type: ignore[misc]
-    """Queries and keys turned by their positions, element i with element i + half; values pass through (arXiv 2104.09864)."""
+    """Queries and keys, or a share of each head, turned by their positions (`numerics.turns`); values pass through (arXiv 2104.09864)."""
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
@@ -75,24 +76,20 @@ class NativeRotary(nn.Module):  # type: ignore[misc]
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor an extent."""
-        half = self.width // 2
-        rates = rotary_rates(self.settings, half, on=query.device)
-        angles = torch.arange(query.shape[1], device=query.device).unsqueeze(-1) * rates
-        cos, sin = (f(angles).to(query.dtype).unsqueeze(-2) for f in (torch.cos, torch.sin))
-
-        def turned(x: torch.Tensor) -> torch.Tensor:
-            low, high = x.unflatten(-1, (-1, 2, half)).unbind(-2)
-            return torch.stack([low * cos - high * sin, high * cos + low * sin], dim=-2).flatten(-3)
-
-        return turned(query), turned(key), value
+        length = query.shape[1]
+        rates = rotary_rates(self.settings, turned_pairs(self.settings, self.width), length=length, on=query.device)
+        positions = torch.arange(length, device=query.device)
+        cos, sin = cosines(positions, rates, scale=rotary_scale(self.settings), dtype=query.dtype)
+        return turned_heads(query, cos, sin, width=self.width), turned_heads(key, cos, sin, width=self.width), value
 
 
 class Core(nn.Module):  # type: ignore[misc]
     """softmax(Q K^T) V of the heads that this rank has, causal or in a window; `again`: only its inputs are kept for backward."""
 
-    def __init__(self, shape: AttentionShape, *, again: bool) -> None:
+    def __init__(self, shape: AttentionShape, *, factor: float, again: bool) -> None:
         super().__init__()
         self.shape, self.again = shape, again
+        self.scale = shape.head_dim**-0.5 * factor
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor]:
         """The output of all heads, side by side."""
@@ -109,7 +106,9 @@ class Core(nn.Module):  # type: ignore[misc]
             positions = torch.arange(query.shape[1], device=query.device)
             mask = visible(shape, positions.unsqueeze(-1) - positions, positions)
         grouped = q.shape[1] != k.shape[1]
-        found = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
+        found = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=grouped
+        )
         return found.transpose(1, 2).flatten(-2)
 
 
@@ -170,7 +169,7 @@ def _step(operator: Operator, *, settings: Settings, again: bool) -> nn.Module:
             return NativeRotary(operator, settings=settings)
         case OperatorKind.ATTENTION:
             assert operator.attention is not None
-            return Core(operator.attention, again=again)
+            return Core(operator.attention, factor=settings.score_factor, again=again)
         case OperatorKind.ACTIVATION:
             return Gate() if len(operator.inputs) > 1 else Activation(operator)
         case OperatorKind.RESIDUAL:

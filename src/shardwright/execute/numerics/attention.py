@@ -21,8 +21,9 @@ from shardwright.model.ir.operator import AttentionShape, Mask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """The core: local query heads against the key heads that they read; scores are divided by the root of a key head's width.
+    """The core: local query heads against the key heads that they read.
 
+    Scores are divided by the root of a key head's width, and multiplied with the settings' factor.
     Inputs: q k v in one, or q and (k, v) in two (cross-attention: keys' positions are the memory's). Keys may be those of more positions
     than the queries (`Place.key_positions`).
     Where positions are split, keys and values are passed round (`groups["ring"]`; in backward with the gradients that their owner is to
@@ -112,7 +113,7 @@ def shape_of(place: OperatorShare) -> AttentionShape:
 
 def _scale(place: OperatorShare) -> float:
     """What products of queries with keys are multiplied by."""
-    return float(shape_of(place).head_dim ** -0.5)
+    return float(shape_of(place).head_dim ** -0.5 * place.settings.score_factor)
 
 
 def _scores(place: OperatorShare, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import pi
 
 import torch
 
 from shardwright.execute.numerics.boxes import given, numbers, only, returned
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
+from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned, turned_pairs
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.settings import Settings
@@ -22,7 +22,7 @@ class Rotary:
 
     One input: q k v (more extents are not read). Three (latent attention): q; k without positions and v; latent and the rotary part of
     the keys, one for all heads: the last ``rope`` elements of a query head are turned, and every key head is joined with the turned part.
-    The whole head is turned otherwise.
+    Otherwise the whole head is, or the first share of it that the model's settings say.
     """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
@@ -34,8 +34,8 @@ class Rotary:
             query, key, *rest = inputs[0]
             return (_turned(query, place, width, width), _turned(key, place, width, width), rest[0] if rest else key), saved
         (query, *_), (plain, value), (_, rope) = inputs
-        turned = _turned(rope, place, rope.shape[-1], rope.shape[-1])
-        key = joined_keys(plain, turned, head=width)
+        shared = _turned(rope, place, rope.shape[-1], rope.shape[-1], whole=False)
+        key = joined_keys(plain, shared, head=width)
         return (_turned(query, place, width, rope.shape[-1]), key, value), saved
 
     def input_grad(
@@ -51,7 +51,7 @@ class Rotary:
             return (returned(saved.inputs[0], parts),)
         rope = saved.inputs[2][1].shape[-1]
         heads = key.unflatten(-1, (-1, width))
-        shared = _turned(heads[..., -rope:].sum(-2), place, rope, rope, sign=-1)
+        shared = _turned(heads[..., -rope:].sum(-2), place, rope, rope, sign=-1, whole=False)
         return (
             returned(saved.inputs[0], {0: _turned(query, place, width, rope, sign=-1)}),
             returned(saved.inputs[1], {0: heads[..., :-rope].flatten(-2), 1: value}),
@@ -70,32 +70,20 @@ def joined_keys(plain: torch.Tensor, turned: torch.Tensor, *, head: int) -> torc
     return torch.cat([heads, turned.unsqueeze(-2).expand(*heads.shape[:-1], -1)], dim=-1).flatten(-2)
 
 
-def rotary_rates(settings: Settings, half: int, *, on: torch.device) -> torch.Tensor:
-    """(half,) radians a position of each pair of elements, in float64: base^(-i / half), slower where the model was made longer."""
-    rates = settings.rope_base ** (-torch.arange(half, device=on, dtype=torch.float64) / half)
-    longer = settings.longer
-    if longer is None:
-        return rates
-    if not longer.high:
-        return rates / longer.factor
-    turns = longer.trained * rates / (2 * pi)
-    kept = ((turns - longer.low) / (longer.high - longer.low)).clamp(0.0, 1.0)
-    return rates * (kept + (1 - kept) / longer.factor)
-
-
 @lru_cache(maxsize=4)
-def _turns(settings: Settings, positions: Indices, half: int, on: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _turns(
+    settings: Settings, positions: Indices, half: int, length: int, on: torch.device, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(positions, 1, half) cosines and sines of the angles: those of the last layers, which turn alike."""
-    rates = rotary_rates(settings, half, on=on)
-    angles = (numbers(positions, like=rates).unsqueeze(-1) * rates).unsqueeze(-2)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    rates = rotary_rates(settings, half, length=length, on=on)
+    return cosines(numbers(positions, like=rates), rates, scale=rotary_scale(settings), dtype=dtype)
 
 
-def _turned(x: torch.Tensor, place: OperatorShare, width: int, rope: int, *, sign: int = 1) -> torch.Tensor:
-    """The last `rope` elements of every head of `width`, turned by the tokens' positions (`sign` -1: back)."""
-    heads = x.unflatten(-1, (-1, width))
-    half, start = rope // 2, width - rope
-    cos, sin = _turns(place.settings, place.positions, half, x.device, x.dtype)
-    sin = sign * sin
-    low, high = heads[..., start : start + half], heads[..., start + half :]
-    return torch.cat([heads[..., :start], low * cos - high * sin, high * cos + low * sin], dim=-1).flatten(-2)
+def _turned(x: torch.Tensor, place: OperatorShare, width: int, rope: int, *, sign: int = 1, whole: bool = True) -> torch.Tensor:
+    """The last `rope` elements of every head of `width`, turned by the tokens' positions (`sign` -1: back).
+
+    Of heads that are `whole` their share of the settings.
+    """
+    half = turned_pairs(place.settings, rope) if whole and rope == width else rope // 2
+    cos, sin = _turns(place.settings, place.positions, half, place.length, x.device, x.dtype)
+    return turned(x, cos, sign * sin, width=width, start=width - rope)

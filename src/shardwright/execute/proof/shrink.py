@@ -9,6 +9,7 @@ from math import gcd, prod
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.model.ir.settings import LongRotary, Settings
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.layout.cells import cut_dims, reference_runs
 from shardwright.program.stages.parts import plan_stages
@@ -32,7 +33,8 @@ def shrink(model: Model, *, most: int = 0, vocab: int = VOCAB) -> Model:
     """
     divisor = min(largest_divisor(model), most or largest_divisor(model))
     blocks = tuple(_block(b, divisor, vocab) for b in model.blocks)
-    return replace(model, blocks=blocks, hidden=model.hidden // divisor, vocab=min(model.vocab, vocab))
+    settings = _settings(model, divisor)
+    return replace(model, blocks=blocks, hidden=model.hidden // divisor, vocab=min(model.vocab, vocab), settings=settings)
 
 
 def shrink_for(plan: Plan, *, model: Model) -> Model:
@@ -97,6 +99,17 @@ def largest_divisor(model: Model) -> int:
     while common % (2 * divisor) == 0 and min(widths) // (2 * divisor) >= SMALLEST:
         divisor *= 2
     return divisor
+
+
+def _settings(model: Model, divisor: int) -> Settings:
+    """Numbers of the small model: where every pair of turned elements has a factor, those of the pairs that are left."""
+    known = model.settings
+    if not isinstance(known.longer, LongRotary):
+        return known
+    widths = {o.reads[0].quantum // divisor for b in model.blocks for o in b.operators if o.kind is OperatorKind.ROTARY}
+    most = min((int(width * known.rope_share) // 2 for width in widths), default=0)
+    short, long = (factors[::divisor][:most] for factors in (known.longer.short, known.longer.long))
+    return replace(known, longer=replace(known.longer, short=short, long=long))
 
 
 def _extent(extent: Extent, divisor: int, vocab: int) -> Extent:

@@ -12,11 +12,13 @@ from enum import StrEnum
 
 import torch
 
+from shardwright.errors import StrategyError
 from shardwright.execute.numerics.attention import Attention
 from shardwright.execute.numerics.groups import reduced
 from shardwright.execute.numerics.protocol import Forward, SavedTensors, Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.numerics.scan import FIRST_CHANNEL, conv, scanned
+from shardwright.execute.numerics.turns import lengths_differ_above
 from shardwright.execute.serve.batches import Part, Rows
 from shardwright.execute.serve.blocks import reach_of
 from shardwright.execute.serve.cache import DeviceCache, Spot
@@ -78,6 +80,21 @@ def parts_here(layer: ServedLayer, place: OperatorShare) -> Iterator[Here]:
                 yield Here(part=part, at=slice(row - low, row - low + part.tokens), share=share)
 
 
+def require_lasting_turns(here: Here) -> None:
+    """Raise where keys in the cache would have to be turned again because their sequence has grown.
+
+    Raises:
+        StrategyError: a request has more positions than those up to which rotary positions do not differ with length.
+    """
+    most = lengths_differ_above(here.share.settings)
+    if here.share.operator.kind is OperatorKind.ROTARY and most is not None and here.part.end > most:
+        raise StrategyError(
+            f"a request of {here.part.end} tokens: beyond {most:g} this model's rotary positions differ with the length of the sequence",
+            hint="serve requests up to that length",
+            rule="serve.rotary",
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByPart:
     """Runs something for each part, and puts what it makes at the part's rows; zeros at rows of no part."""
@@ -105,6 +122,7 @@ class Placed:
 
     def one(self, here: Here, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
         """Of a part."""
+        require_lasting_turns(here)
         made, _ = yield from self.inner.forward(here.share, inputs, weights)
         return made
 

@@ -18,7 +18,7 @@ from shardwright.execute.numerics.protocol import Forward, SavedTensors, Values,
 from shardwright.execute.numerics.rotary import Rotary, joined_keys
 from shardwright.execute.serve.blocks import reach_of
 from shardwright.execute.serve.cache import Spot
-from shardwright.execute.serve.cached import Absorb, ByPart, Here, ServedLayer, cached, parts_here
+from shardwright.execute.serve.cached import Absorb, ByPart, Here, ServedLayer, cached, parts_here, require_lasting_turns
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.absorbed import latent_of
@@ -88,6 +88,7 @@ class _TurnedKeys:
 
     def one(self, here: Here, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
         """Of a part."""
+        require_lasting_turns(here)
         (query, key, value), _ = yield from Rotary().forward(here.share, inputs, weights)
         width, rope = here.share.operator.reads[0].quantum, inputs[2][1].shape[-1]
         _put(self.layer, self.core, self.layer.spot(here.share), here, key[..., width - rope : width])

@@ -31,6 +31,8 @@ def require_same(saved: Mapping[str, Any], model: Model, settings: Settings, *, 
         DataError: the first name whose value differs, with both.
     """
     own = computed(model, settings)
+    # A checkpoint from before a setting was there computed with its first value.
+    saved = {**dict(_leaves("settings", Settings())), **saved}
     for name in sorted({*saved, *own}):
         if saved.get(name) != own.get(name):
             raise DataError(

@@ -26,7 +26,8 @@ class Rule:
         middle: the tensor has a dim of one element behind the first (weights of a convolution).
         beside: our parameters that share the tensor, one after another in its output dim, this one among them; () = it is alone.
         grouped: those stand in turns: for each head (or group of query heads, or single element) a share of each.
-        rotary: parameter whose width is the rotary part of a head, stored as pairs (even, odd); ours are halves. Empty: stored as ours.
+        rotary: parameter whose width is the rotary part of a head, stored as pairs (even, odd) but where
+            `Settings.rope_pairs` is false; ours are halves. Empty: stored as ours.
         add: our value less the stored one.
     """
 

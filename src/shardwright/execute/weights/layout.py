@@ -111,7 +111,7 @@ def _placed(model: Model, block: int, rule: Rule, name: str) -> tuple[tuple[int,
     parameter = _find(operators, name)
     sizes = [e.size for e in parameter.extents]
     out = 0 if rule.middle or len(sizes) == 1 else len(sizes) - 1
-    rows, width = _rows(operators, rule, parameter, out)
+    rows, width = _rows(operators, rule, parameter, out, pairs=model.settings.rope_pairs)
     own = list(range(1 if "{expert}" in rule.tensor else 0, len(sizes)))
     dims = own[::-1] if rule.turned else own
     placed = [width if d == out else sizes[d] for d in dims]
@@ -125,15 +125,16 @@ def _find(operators: tuple[Operator, ...], name: str) -> Parameter:
     return next(p for o in operators for p in o.parameters if p.name == name)
 
 
-def _rows(operators: tuple[Operator, ...], rule: Rule, parameter: Parameter, out: int) -> tuple[Rows, int]:
-    """(rows of our output dim, elements of the tensor's)."""
+def _rows(operators: tuple[Operator, ...], rule: Rule, parameter: Parameter, out: int, *, pairs: bool) -> tuple[Rows, int]:
+    """(rows of our output dim, elements of the tensor's); `pairs`: turned elements stand in the tensor as pairs."""
     extent = parameter.extents[out]
     own = np.arange(extent.size)
-    if rule.rotary:
+    paired = bool(rule.rotary) and pairs
+    if paired:
         rope = _find(operators, rule.rotary).extents[-1].size
         own = _paired(own, width=extent.quantum if extent.quantum > 1 else extent.size, rope=rope)
     if not rule.beside:
-        return (own if rule.rotary else None), extent.size
+        return (own if paired else None), extent.size
     extents = [_find(operators, name).extents[out] for name in rule.beside]
     number = rule.beside.index(parameter.name)
     total = sum(e.size for e in extents)

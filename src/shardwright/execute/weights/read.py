@@ -153,6 +153,7 @@ def _require_model(folder: Path, model: Model) -> None:
         "parameters": (other.num_parameters, model.num_parameters),
         "blocks": (other.blocks, model.blocks),
         "order of layers": (other.runs, model.runs),
+        "pairs of rotary elements": (other.settings.rope_pairs, model.settings.rope_pairs),
     }
     for what, (theirs, ours) in pairs.items():
         if theirs != ours:

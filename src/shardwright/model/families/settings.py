@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
+from shardwright.model.families.positions import COMPUTED, ORIGINAL, kind_of, latent_score_factor, longer_of, number_of, rope_of, share_of
 from shardwright.model.ir.fields import Fields
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.ir.settings import LongerRotary, Settings
+from shardwright.model.ir.settings import Settings
 
 SILU, GELU = ("silu", "swish"), ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
 ACTIVATION = ("hidden_act", "hidden_activation", "activation_function")
-COMPUTED = ("default", "llama3", "linear")
-"""Kinds of rotary positions."""
 LATENT_EPS = 1e-6
 """Epsilon of the norms of latents in Transformers, whatever ``rms_norm_eps`` says."""
 EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps")
@@ -31,22 +30,27 @@ class ClassSettings:
     """What a family's configuration class says where a configuration does not.
 
     Args:
-        eps: of norms. rope_base: of rotary positions; 0: the family has none. differs: how what we compute differs from the published
-            model, whatever the configuration says.
+        eps: of norms. rope_base: of rotary positions; 0: the family has none. rope_share: it reads which part of a head is turned.
+        trained: positions of the first training, where they were made longer; 0: what the configuration says of others.
+        differs: how what we compute differs from the published model, whatever the configuration says.
     """
 
     eps: float = 1e-6
     rope_base: float = 10000.0
+    rope_share: bool = False
+    trained: int = 0
     differs: tuple[str, ...] = ()
 
 
 _PLAIN: Final = ClassSettings()
+_UNKNOWN: Final = ClassSettings(rope_share=True)
 _NO_ROTARY: Final = ClassSettings(eps=1e-5, rope_base=0.0)
 _SCALED: Final = ClassSettings(differs=(EMBEDDING_SCALED,))
 CLASSES: Final[Mapping[str, ClassSettings]] = {
     **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _PLAIN),
     **dict.fromkeys(("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"), _PLAIN),
-    **dict.fromkeys(("Olmo2ForCausalLM", "Phi3ForCausalLM"), ClassSettings(eps=1e-5)),
+    "Olmo2ForCausalLM": ClassSettings(eps=1e-5),
+    "Phi3ForCausalLM": ClassSettings(eps=1e-5, rope_share=True, trained=4096),
     "MixtralForCausalLM": ClassSettings(eps=1e-5, rope_base=1e6),
     **dict.fromkeys(("GemmaForCausalLM", "Gemma2ForCausalLM"), _SCALED),
     "Gemma3ForCausalLM": ClassSettings(rope_base=1e6, differs=(EMBEDDING_SCALED,)),
@@ -60,51 +64,39 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
 
 
 def settings_of_fields(config: Mapping[str, Any], *, architecture: str, source: str) -> Settings:
-    """Base of rotary positions, how they were made longer, and epsilon of norms.
+    """The numbers that a model of this configuration computes with.
 
     Raises:
         ModelError: one of them is no number that it can be.
     """
-    own, fields = CLASSES.get(architecture, _PLAIN), Fields(config, source)
-    rope = _rope(config)
+    own, fields = CLASSES.get(architecture, _UNKNOWN), Fields(config, source)
+    rope = rope_of(config)
     spelled = next((name for name in EPS if config.get(name) is not None), EPS[0])
     eps = fields.number(spelled, minimum=0.0, maximum=1.0, default=own.eps)
-    written = {name: rope["rope_theta"] for name in ("rope_theta",) if config.get(name) is None and rope.get(name) is not None}
-    base = Fields({**config, **written}, source).number("rope_theta", minimum=1.0, maximum=1e12, default=own.rope_base or 1.0)
-    return Settings(rope_base=float(base), longer=_longer(rope, source), eps=float(eps))
+    written = config if rope.get("rope_theta") is None else rope
+    base = Fields(dict(written), source).number("rope_theta", minimum=1.0, maximum=1e12, default=own.rope_base or 1.0)
+    longer = longer_of({ORIGINAL: own.trained or None, **config}, source=source)
+    return Settings(
+        rope_base=float(base),
+        longer=longer,
+        eps=float(eps),
+        rope_share=min(share_of(config), 1.0) if own.rope_share else 1.0,
+        rope_pairs=not (architecture == "DeepseekV3ForCausalLM" and config.get("rope_interleave") is False),
+        score_factor=latent_score_factor(config, longer=longer),
+    )
 
 
 def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
     """What a configuration asks for that our operators do not compute, so that published weights would not give the published losses."""
-    own = CLASSES.get(model.architecture, _PLAIN)
-    checks = (_activation(config, model), *_positions(config, own), *_routing(config, model), *_scores(config), *_scans(config, model))
+    own = CLASSES.get(model.architecture, _UNKNOWN)
+    checks = (
+        _activation(config, model),
+        *_positions(config, model, own),
+        *_routing(config, model),
+        *_scores(config),
+        *_scans(config, model),
+    )
     return (*own.differs, *(c for c in checks if c))
-
-
-def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings of rotary positions in either spelling."""
-    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return found if isinstance(found, dict) else {}
-
-
-def _longer(rope: Mapping[str, Any], source: str) -> LongerRotary | None:
-    """How rotary positions were made longer, in the two forms that are computed."""
-    kind = _kind(rope)
-    if kind not in COMPUTED[1:]:
-        return None
-    fields = Fields(dict(rope), f"{source}: rope_scaling")
-    factor = fields.number("factor", minimum=1.0, maximum=1e6)
-    if kind == "linear":
-        return LongerRotary(factor=factor)
-    low, high = (fields.number(f"{name}_freq_factor", minimum=1e-3, maximum=1e6) for name in ("low", "high"))
-    trained = fields.number("original_max_position_embeddings", minimum=1.0, maximum=1e12)
-    if low >= high:
-        fields.fail(f"low_freq_factor {low:g} is not below high_freq_factor {high:g}", hint="see the published configuration")
-    return LongerRotary(factor=factor, trained=trained, low=low, high=high)
-
-
-def _kind(rope: Mapping[str, Any]) -> str:
-    return str(rope.get("rope_type") or rope.get("type") or COMPUTED[0])[:40]
 
 
 def _activation(config: Mapping[str, Any], model: Model) -> str:
@@ -116,25 +108,20 @@ def _activation(config: Mapping[str, Any], model: Model) -> str:
     return "" if name in same else f"activation {str(name)[:40]} (ours is {same[0]})"
 
 
-def _number(value: object) -> float | None:
-    """A number that was written; None for none, and for what is no number."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _positions(config: Mapping[str, Any], own: ClassSettings) -> tuple[str, ...]:
+def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tuple[str, ...]:
     if not own.rope_base:
         return ()
-    rope = _rope(config)
-    kind = _kind(rope)
-    share = _number(config.get("partial_rotary_factor")) or _number(rope.get("partial_rotary_factor")) or 1.0
-    local = _number(config.get("rope_local_base_freq"))
+    rope = rope_of(config)
+    kind, share = kind_of(rope), share_of(config)
+    widths = [o.reads[0].quantum for b in model.blocks for o in b.operators if o.kind is OperatorKind.ROTARY]
+    odd = own.rope_share and any(int(width * min(share, 1.0)) % 2 for width in widths)
+    local = number_of(config.get("rope_local_base_freq"))
     by_layer = any(isinstance(value, dict) for value in rope.values())
     return (
         f"rotary positions of kind {kind}" if kind not in COMPUTED else "",
         "rotary positions that differ by type of layer" if by_layer else "",
-        f"rotary positions of {share:g} of a head" if share != 1.0 else "",
+        f"rotary positions of {share:g} of a head" if share != 1.0 and (odd or not own.rope_share) else "",
         f"rope_local_base_freq {local:g} for layers with a window" if local and local != config.get("rope_theta") else "",
-        "rotary positions in halves (rope_interleave: false)" if config.get("rope_interleave") is False else "",
     )
 
 
@@ -144,7 +131,7 @@ def _routing(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
         return ()
     # Mixtral's class always makes the chosen scores add up to one; other classes have a field for it, false unless it is written.
     normed = model.architecture == "MixtralForCausalLM" or config.get("norm_topk_prob", model.architecture == "DeepseekV3ForCausalLM")
-    factor = _number(config.get("routed_scaling_factor", 2.5 if model.architecture == "DeepseekV3ForCausalLM" else 1.0)) or 1.0
+    factor = number_of(config.get("routed_scaling_factor", 2.5 if model.architecture == "DeepseekV3ForCausalLM" else 1.0)) or 1.0
     return (
         "" if normed else "scores of chosen experts are not made to add up to one (norm_topk_prob)",
         f"routed_scaling_factor {factor:g}" if factor != 1.0 else "",
@@ -153,8 +140,8 @@ def _routing(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
 
 
 def _scores(config: Mapping[str, Any]) -> tuple[str, ...]:
-    scalar, width = _number(config.get("query_pre_attn_scalar")), config.get("head_dim")
-    cap, eps = _number(config.get("final_logit_softcapping")), _number(config.get("rms_norm_eps"))
+    scalar, width = number_of(config.get("query_pre_attn_scalar")), config.get("head_dim")
+    cap, eps = number_of(config.get("final_logit_softcapping")), number_of(config.get("rms_norm_eps"))
     latent = config.get("kv_lora_rank") and eps is not None and eps != LATENT_EPS
     return (
         f"query_pre_attn_scalar {scalar:g} beside head_dim {width}" if scalar and scalar != width else "",
@@ -171,5 +158,5 @@ def _scores(config: Mapping[str, Any]) -> tuple[str, ...]:
 def _scans(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
     groups = max((o.scan.groups for b in model.blocks for o in b.operators if o.scan is not None), default=0)
     limit = config.get("time_step_limit")
-    bounded = groups and isinstance(limit, (list, tuple)) and [_number(end) for end in limit] not in ([0.0, inf], [0.0, None])
+    bounded = groups and isinstance(limit, (list, tuple)) and [number_of(end) for end in limit] not in ([0.0, inf], [0.0, None])
     return ("steps of a scan that are kept between bounds (time_step_limit)" if bounded else "",)

@@ -25,13 +25,70 @@ class LongerRotary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class YarnRotary:
+    """YaRN: pairs that turn more than `fast` times in `trained` positions are as they were, those of less than `slow` are `factor` times
+    slower, and between the two in proportion to the number of the pair.
+
+    Args:
+        scale: of what is turned. whole: the numbers of the pairs at `fast` and `slow` turns are rounded outwards.
+
+    Source: Peng et al. 2023 (arXiv 2309.00071), sections 3.2 and 3.4. The paper is in proportion to turns; the authors' code, and models
+    trained with it, are in proportion to the number of the pair.
+    """
+
+    factor: float
+    trained: float
+    fast: float = 32.0
+    slow: float = 1.0
+    scale: float = 1.0
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicRotary:
+    """Dynamic NTK: a base that grows with a sequence of more than `trained` positions; up to that, positions as they were.
+
+    base' = base (factor length / trained - (factor - 1))^(d / (d - 2)) with d turned elements a head.
+
+    Source: Peng et al. 2023 (arXiv 2309.00071), section 3.3.
+    """
+
+    factor: float
+    trained: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongRotary:
+    """LongRoPE: every pair has a factor of its own that it is slower by: `short` in sequences of up to `trained` positions, else `long`.
+
+    Args:
+        scale: of what is turned, in both.
+
+    Source: Ding et al. 2024 (arXiv 2402.13753), section 3.
+    """
+
+    short: tuple[float, ...]
+    long: tuple[float, ...]
+    trained: float
+    scale: float = 1.0
+
+
+Longer = LongerRotary | YarnRotary | DynamicRotary | LongRotary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What operators compute with beside sizes and parameters.
 
     Args:
-        rope_base: of rotary positions. longer: how they were made longer; None = not. eps: of norms.
+        rope_base: of rotary positions. longer: how they were made longer; None = not. rope_share: of a head's width, the first elements of
+            which are turned; not of latent attention. rope_pairs: published weights of latent attention have turned elements as pairs.
+        eps: of norms. score_factor: of scores of attention, beside one over the root of a head's width.
     """
 
     rope_base: float = 10000.0
-    longer: LongerRotary | None = None
+    longer: Longer | None = None
     eps: float = 1e-5
+    rope_share: float = 1.0
+    rope_pairs: bool = True
+    score_factor: float = 1.0

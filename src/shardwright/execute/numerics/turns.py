@@ -1,0 +1,84 @@
+"""How fast pairs of elements turn with a token's position, in every form of rotary positions, and the turning itself."""
+
+from __future__ import annotations
+
+from math import ceil, floor, log, pi
+
+import torch
+
+from shardwright.model.ir.settings import DynamicRotary, LongerRotary, LongRotary, Settings, YarnRotary
+
+LEAST_RAMP = 1e-3
+"""Pairs between the bounds of a YaRN whose bounds are one."""
+
+
+def turned_pairs(settings: Settings, width: int) -> int:
+    """Pairs of a head of `width` elements that are turned."""
+    return int(width * settings.rope_share) // 2
+
+
+def rotary_rates(settings: Settings, half: int, *, length: int = 0, on: torch.device) -> torch.Tensor:
+    """(half,) radians a position of each pair of elements, in float64: base^(-i / half), slower where the model was made longer.
+
+    Args:
+        length: positions of the whole sequence, for forms that differ with it.
+    """
+    pairs = torch.arange(half, device=on, dtype=torch.float64) / half
+    rates = settings.rope_base**-pairs
+    match settings.longer:
+        case LongerRotary() as longer:
+            return rates * _longer(longer, rates)
+        case YarnRotary() as longer:
+            return rates * _yarn(longer, half, base=settings.rope_base, on=on)
+        case DynamicRotary(factor=factor, trained=trained):
+            more = (factor * max(length, trained) / trained - (factor - 1)) ** (half / (half - 1)) if half > 1 else 1.0
+            return (settings.rope_base * more) ** -pairs
+        case LongRotary() as longer:
+            factors = longer.long if length > longer.trained else longer.short
+            return rates / torch.tensor(factors, device=on, dtype=torch.float64)
+    return rates
+
+
+def rotary_scale(settings: Settings) -> float:
+    """What turned elements are multiplied with."""
+    return settings.longer.scale if isinstance(settings.longer, (YarnRotary, LongRotary)) else 1.0
+
+
+def lengths_differ_above(settings: Settings) -> float | None:
+    """Positions up to which sequences of all lengths turn alike; None if all do."""
+    return settings.longer.trained if isinstance(settings.longer, (DynamicRotary, LongRotary)) else None
+
+
+def _longer(longer: LongerRotary, rates: torch.Tensor) -> torch.Tensor:
+    """Rates of `LongerRotary` over those before."""
+    if not longer.high:
+        return torch.full_like(rates, 1 / longer.factor)
+    turns = longer.trained * rates / (2 * pi)
+    kept = ((turns - longer.low) / (longer.high - longer.low)).clamp(0.0, 1.0)
+    return kept + (1 - kept) / longer.factor
+
+
+def _yarn(longer: YarnRotary, half: int, *, base: float, on: torch.device) -> torch.Tensor:
+    """Rates of `YarnRotary` over those before.
+
+    Pair i turns t times in `trained` positions where i = half ln(trained / (2 pi t)) / ln(base).
+    """
+    low, high = (half * log(longer.trained / (2 * pi * turns)) / log(base) for turns in (longer.fast, longer.slow))
+    if longer.whole:
+        low, high = floor(low), ceil(high)
+    low, high = max(low, 0), min(high, 2 * half - 1)
+    slower = ((torch.arange(half, device=on, dtype=torch.float64) - low) / (high - low or LEAST_RAMP)).clamp(0.0, 1.0)
+    return 1 - slower + slower / longer.factor
+
+
+def cosines(positions: torch.Tensor, rates: torch.Tensor, *, scale: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """(positions, 1, pairs) cosines and sines of the angles, times `scale`."""
+    angles = (positions.unsqueeze(-1) * rates).unsqueeze(-2)
+    return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
+
+
+def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, width: int, start: int = 0) -> torch.Tensor:
+    """Of every head of `width` elements, as many from `start` on as there are angles for are turned: element i with i + half."""
+    heads, half = x.unflatten(-1, (-1, width)), cos.shape[-1]
+    before, low, high, behind = heads.split([start, half, half, width - start - 2 * half], dim=-1)
+    return torch.cat([before, low * cos - high * sin, high * cos + low * sin, behind], dim=-1).flatten(-2)

@@ -1,0 +1,138 @@
+"""What a Hugging Face configuration says of rotary positions: share of a head, and how they were made longer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import log, sqrt
+from typing import Any, Final
+
+from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields
+from shardwright.model.ir.settings import DynamicRotary, Longer, LongerRotary, LongRotary, YarnRotary
+
+COMPUTED: Final = ("default", "llama3", "linear", "yarn", "dynamic", "longrope")
+"""Kinds of rotary positions."""
+ORIGINAL: Final = "original_max_position_embeddings"
+MAX_TOKENS: Final = 1e12
+MAX_FACTOR: Final = 1e6
+
+
+def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of rotary positions in either spelling."""
+    found = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    return found if isinstance(found, dict) else {}
+
+
+def kind_of(rope: Mapping[str, Any]) -> str:
+    """The kind's name; LongRoPE's first ones were ``su`` and ``yarn``."""
+    kind = str(rope.get("rope_type") or rope.get("type") or COMPUTED[0])[:40]
+    return "longrope" if kind == "su" or (kind == "yarn" and "short_factor" in rope) else kind
+
+
+def number_of(value: object) -> float | None:
+    """A number that was written; None for none, and for what is no number."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def share_of(config: Mapping[str, Any]) -> float:
+    """The part of a head's width that is turned."""
+    return number_of(rope_of(config).get("partial_rotary_factor")) or number_of(config.get("partial_rotary_factor")) or 1.0
+
+
+def longer_of(config: Mapping[str, Any], *, source: str) -> Longer | None:
+    """How rotary positions were made longer; None = not, or in a way that is not computed.
+
+    Raises:
+        ModelError: a number lacks, or is none that it can be.
+    """
+    rope = rope_of(config)
+    fields = Fields(dict(rope), f"{source}: rope_scaling")
+    match kind_of(rope):
+        case "linear":
+            return LongerRotary(factor=_factor(fields))
+        case "llama3":
+            return _llama3(fields)
+        case "dynamic":
+            return DynamicRotary(factor=_factor(fields), trained=_context(config, source))
+        case "yarn":
+            return _yarn(fields, trained=_trained(config, fields, source), context=number_of(config.get("max_position_embeddings")))
+        case "longrope":
+            return _long(fields, trained=_trained(config, fields, source), config=config)
+    return None
+
+
+def latent_score_factor(config: Mapping[str, Any], *, longer: Longer | None) -> float:
+    """What scores of latent attention are multiplied with beside one over the root of a head's width.
+
+    (0.1 ``mscale_all_dim`` ln(factor) + 1)^2, as the classes of DeepSeek-V2 and V3 in Transformers apply the temperature of YaRN (Peng et
+    al. 2023, arXiv 2309.00071, section 3.4) to whole heads.
+    """
+    everywhere = number_of(rope_of(config).get("mscale_all_dim"))
+    if not isinstance(longer, YarnRotary) or not everywhere or not config.get("kv_lora_rank"):
+        return 1.0
+    return _longer_by(longer.factor, everywhere) ** 2
+
+
+def _factor(fields: Fields, *, default: float | None = None) -> float:
+    return fields.number("factor", minimum=1.0, maximum=MAX_FACTOR, default=default)
+
+
+def _context(config: Mapping[str, Any], source: str) -> float:
+    return Fields(dict(config), source).number("max_position_embeddings", minimum=1.0, maximum=MAX_TOKENS)
+
+
+def _trained(config: Mapping[str, Any], fields: Fields, source: str) -> float:
+    """Positions of the first training: of the model, of its rotary positions, or its context."""
+    if config.get(ORIGINAL) is not None:
+        return Fields(dict(config), source).number(ORIGINAL, minimum=1.0, maximum=MAX_TOKENS)
+    if fields.present(ORIGINAL):
+        return fields.number(ORIGINAL, minimum=1.0, maximum=MAX_TOKENS)
+    return _context(config, source)
+
+
+def _llama3(fields: Fields) -> LongerRotary:
+    factor = _factor(fields)
+    low, high = (fields.number(f"{name}_freq_factor", minimum=1e-3, maximum=MAX_FACTOR) for name in ("low", "high"))
+    trained = fields.number(ORIGINAL, minimum=1.0, maximum=MAX_TOKENS)
+    if low >= high:
+        fields.fail(f"low_freq_factor {low:g} is not below high_freq_factor {high:g}", hint="see the published configuration")
+    return LongerRotary(factor=factor, trained=trained, low=low, high=high)
+
+
+def _longer_by(factor: float, weight: float = 1.0) -> float:
+    """0.1 weight ln(factor) + 1 (Peng et al. 2023, section 3.4)."""
+    return 0.1 * weight * log(factor) + 1.0
+
+
+def _yarn(fields: Fields, *, trained: float, context: float | None) -> YarnRotary:
+    factor = _factor(fields, default=max((context or trained) / trained, 1.0))
+    of, everywhere = (number_of(fields.mapping.get(name)) for name in ("mscale", "mscale_all_dim"))
+    usual = _longer_by(factor, of) / _longer_by(factor, everywhere) if of and everywhere else _longer_by(factor)
+    fast = fields.number("beta_fast", minimum=1e-3, maximum=MAX_FACTOR, default=32.0)
+    slow = fields.number("beta_slow", minimum=1e-3, maximum=MAX_FACTOR, default=1.0)
+    if slow >= fast:
+        fields.fail(f"beta_slow {slow:g} is not below beta_fast {fast:g}", hint="see the published configuration")
+    scale = fields.number("attention_factor", minimum=1e-3, maximum=1e3, default=usual)
+    return YarnRotary(factor=factor, trained=trained, fast=fast, slow=slow, scale=scale, whole=fields.flag("truncate", default=True))
+
+
+def _long(fields: Fields, *, trained: float, config: Mapping[str, Any]) -> LongRotary:
+    """Factors of every pair, and sqrt(1 + ln(factor) / ln(trained)) as scale where none is written."""
+    short, long = (_factors(fields, f"{name}_factor", config=config) for name in ("short", "long"))
+    factor = _factor(fields, default=max((number_of(config.get("max_position_embeddings")) or trained) / trained, 1.0))
+    usual = sqrt(1 + log(factor) / log(trained)) if factor > 1.0 and trained > 1.0 else 1.0
+    scale = fields.number("attention_factor", minimum=1e-3, maximum=1e3, default=usual)
+    return LongRotary(short=short, long=long, trained=trained, scale=scale)
+
+
+def _factors(fields: Fields, name: str, *, config: Mapping[str, Any]) -> tuple[float, ...]:
+    """A factor of every pair of turned elements."""
+    whole = Fields(dict(config), fields.source)
+    own = "qk_rope_head_dim" if config.get("kv_lora_rank") else "head_dim"
+    width = whole.optional_integer(own, maximum=MAX_HEAD_DIM) or whole.hidden() // whole.heads()
+    pairs = int(width * share_of(config)) // 2
+    listed = fields.mapping.get(name)
+    numbers = [number_of(one) for one in listed] if isinstance(listed, (list, tuple)) else []
+    found = tuple(one for one in numbers if one is not None and 1e-6 <= one <= MAX_FACTOR)
+    if len(found) != pairs or len(numbers) != pairs:
+        fields.fail(f"{name} does not list {pairs} factors, one for each pair of turned elements", hint="see the published configuration")
+    return found

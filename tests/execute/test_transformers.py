@@ -1,0 +1,56 @@
+"""Losses and gradients of Hugging Face families are those that Transformers computes, where it is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
+from torch.nn import functional
+
+from shardwright.execute.training.step import run_step, unsplit
+from shardwright.execute.weights.families import family_of
+from shardwright.execute.weights.layout import owned, stored
+from shardwright.execute.weights.read import open_weights
+from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.model.families.huggingface import load_config
+from tests.execute.huggingface_layouts import CONFIGS, checkpoint
+
+TOKENS = 7
+TOLERANCE = 1e-6
+"""Transformers turns by angles in float32, whatever the model's numbers are."""
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if not name.startswith("deepseek v2")])
+def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, name: str) -> None:
+    checkpoint(name, tmp_path / "weights")
+    published = getattr(transformers, CONFIGS[name]["architectures"][0]).from_pretrained(
+        tmp_path / "weights", dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+    )
+    ids = torch.randint(0, published.config.vocab_size, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
+    wanted = functional.cross_entropy(published(input_ids=ids[:, :-1]).logits.flatten(0, 1), ids[:, 1:].flatten())
+    wanted.backward()
+
+    model = load_config(tmp_path / "weights" / "config.json")
+    job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=2)
+    batch = {"text": ids[:, :-1], "labels": ids[:, 1:]}
+    weights = open_weights(tmp_path / "weights", model=model, dtype=torch.float64)
+    result = run_step(model, job, unsplit(model, job), batch=batch, source=weights)
+    assert float(result.loss) == pytest.approx(float(wanted.detach()), abs=TOLERANCE)
+
+    # Gradients are weights to whoever saves them: what Transformers writes, we read.
+    for parameter in published.parameters():
+        parameter.data = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    published.save_pretrained(tmp_path / "gradients")
+    saved = load_config(tmp_path / "gradients" / "config.json")
+    assert (saved.settings, saved.differs) == (model.settings, ())
+    gradients = open_weights(tmp_path / "gradients", model=model, dtype=torch.float64)
+    (store,) = result.stores.values()
+    for key, parameter in owned(model):
+        if parameter.trainable:
+            (held,) = store.held[key].values()
+            found = gradients(key) - stored(model, family_of(model.architecture), key).add
+            assert float((held.gradient - found).abs().max()) <= TOLERANCE * (1 + float(found.abs().max())), key
