@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.proof.proof import Proof
 from shardwright.execute.proof.prove import prove
-from shardwright.execute.proof.reach import Reach, reach_of, short_reach
+from shardwright.execute.proof.reach import ShortReach, reach_of, short_reach
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
@@ -77,6 +77,6 @@ def test_a_scan_crosses_its_chunks(grid: str) -> None:
 def test_what_keeps_nothing_out_stays() -> None:
     model = windowed(1000)
     assert short_reach(model, {"text": reach_of(8, whole=1000)}) == model
-    assert short_reach(model, {"image": Reach(window=3, chunk=3)}) == model
+    assert short_reach(model, {"image": ShortReach(window=3, chunk=3)}) == model
     (shape,) = {o.attention for b in short_reach(model, {"text": reach_of(16, whole=1001)}).blocks for o in b.operators if o.attention}
     assert shape.window == 6

@@ -80,8 +80,6 @@ def test_the_numbers_of_an_object_of_positions_go_before_those_beside_it() -> No
     [
         ({**YARN, "beta_slow": 40.0}, "beta_slow 40 is not below beta_fast 32"),
         ({"rope_type": "dynamic"}, "factor is missing"),
-        ({"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 7}, "long_factor does not list 8 factors"),
-        ({"rope_type": "longrope", "short_factor": [1.0] * 7 + ["x"], "long_factor": [1.0] * 8}, "short_factor does not list 8 factors"),
     ],
 )
 def test_positions_without_their_numbers_are_refused(rope: dict[str, Any], said: str) -> None:
@@ -127,6 +125,8 @@ def test_every_family_whose_weights_are_read_has_its_classes_numbers() -> None:
     [
         ({"rope_scaling": {"rope_type": "proportional", "factor": 4.0}}, "kind proportional"),
         ({"partial_rotary_factor": 0.5}, "0.5 of a head"),
+        ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 7}}, "a factor for every pair"),
+        ({"rope_scaling": {"type": "su", "short_factor": [1.0] * 7 + ["x"], "long_factor": [1.0] * 8}}, "a factor for every pair"),
         ({"architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.7}, "0.7 of a head"),
         ({"hidden_act": "gelu"}, "activation gelu"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}}, "by type of layer"),

@@ -27,7 +27,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import allocation_free, inner
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.serving.fleet import Fleet
-from shardwright.serving.seconds import beyond
+from shardwright.serving.seconds import overhang
 from shardwright.serving.step_table import StepTable
 
 STEPS: Final = 40
@@ -234,7 +234,7 @@ def _iteration(stacked: Stack, i: int, decoding: float, context: float, prompt_t
         device += whole * ended
     host = numbers[_HOST] + numbers[_HOST_SEQUENCE] * (decoding + ended)
     if numbers[_OVERLAPPED] > 0.0:
-        host = beyond(host + handing, device)
+        host = overhang(host + handing, device)
     return float(device + host + numbers[_ANSWER])
 
 

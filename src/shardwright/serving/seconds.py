@@ -126,7 +126,7 @@ def at_tokens(values: FloatArray, tokens: int) -> float:
 
 
 @inner
-def beyond(host: float, device: float) -> float:
+def overhang(host: float, device: float) -> float:
     """Seconds that the host's work ahead of its device, all of it in one thread, takes longer than what the device does meanwhile."""
     return max(0.0, host - device)
 
@@ -148,7 +148,7 @@ def parts_of(columns: Columns, counts: FloatArray, prompts: float, windowed: flo
     device = parts[BASE] + parts[HEAD] + parts[DECODE] + parts[PROMPT]
     host = scalars[HOST_SECONDS] + scalars[HOST_SEQUENCE] * counts[R]
     if scalars[OVERLAPPED] > 0.0:
-        host = beyond(host + at_tokens(columns.replaying if replays else columns.launching, tokens), device)
+        host = overhang(host + at_tokens(columns.replaying if replays else columns.launching, tokens), device)
     parts[HOST] = host + scalars[ANSWER]
     return float(device + parts[HOST])
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch.nn import functional
 
-from shardwright.execute.numerics.protocol import Values, Weights
+from shardwright.execute.numerics.boxes import given, returned
+from shardwright.execute.numerics.local import Local
+from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
+from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import OperatorClass
 
@@ -32,3 +37,33 @@ def activation(place: OperatorShare, inputs: tuple[Values, ...], weights: Weight
     x, scores = inputs[0][0], inputs[1][GATE_EXTENT[len(inputs[1])]]
     gate = functional.silu(scores) if operator.klass is OperatorClass.SSM else torch.sigmoid(scores)
     return ((x.unflatten(-1, (gate.shape[-1], -1)) * gate.unsqueeze(-1)).flatten(-2),)
+
+
+LOCAL = Local(function=activation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointwiseActivation:
+    """`activation`, with explicit gradients where it has one input; behind gates of their own torch's."""
+
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+        """See `Numerics`."""
+        return (yield from LOCAL.forward(place, inputs, weights))
+
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
+        """See `Numerics`: of silu(x) y, y silu'(x) and silu(x)."""
+        if len(saved.inputs) > 1:
+            return (yield from LOCAL.input_grad(place, saved, grads, weights))
+        (values,) = saved.inputs
+        x, grad = values[0], given(grads[0])
+        if not place.operator.gated:
+            return (returned(values, {0: torch.ops.aten.gelu_backward.default(grad, x, approximate="tanh")}),)
+        dx = torch.ops.aten.silu_backward.default(grad * values[1], x)
+        return (returned(values, {0: dx, 1: functional.silu(x).mul_(grad)}),)
+
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+        """See `Numerics`."""
+        yield from ()
+        return {}

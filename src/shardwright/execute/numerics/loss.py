@@ -27,7 +27,7 @@ class Loss:
         top = yield from reduced(place, "vocab", top, what="max", reduction=Reduction.MAX)
         rows, inside = _target(place, labels)
         chosen = torch.where(inside, _chosen(logits, rows), 0)
-        sums = torch.cat([(logits - top).exp().sum(-1, keepdim=True), chosen], dim=-1)
+        sums = torch.cat([(logits - top).exp_().sum(-1, keepdim=True), chosen], dim=-1)
         sums = yield from reduced(place, "vocab", sums, what="sum")
         normal = top + sums[..., :1].log()
         value = torch.where(labels >= 0, normal - sums[..., 1:], 0)
@@ -41,7 +41,7 @@ class Loss:
         yield from ()
         logits, labels = fine(saved.inputs[0][0]), column(saved.inputs[-1][0])
         scale = torch.where(labels >= 0, given(grads[0]), 0)
-        dx = (logits - saved.own[0]).exp() * scale
+        dx = (logits - saved.own[0]).exp_().mul_(scale)
         rows, inside = _target(place, labels)
         if logits.shape[-1]:
             dx.scatter_add_(-1, rows, torch.where(inside, -scale, 0))

@@ -67,7 +67,7 @@ class Norm:
             x = _blocks(fine(values[part.index]), part)
             copies = yield from _copies(place, part, x)
             mean, scale = yield from _statistics(place, part, x, copies)
-            y = (x - mean) * scale
+            y = _centred(x, mean, part) * scale
             outputs.append(_affine(y, part, weights).reshape(values[part.index].shape).to(values[part.index].dtype))
             own += [mean, scale, copies if copies is not None else x.new_ones(1)]
         passed = [values[min(i, len(values) - 1)] for i in range(len(parts), len(place.operator.writes))]
@@ -89,9 +89,12 @@ class Norm:
             if part.split:
                 sums = yield from reduced(place, "hidden", sums, what=f"backward.{part.index}")
             mean = sums / part.size
-            dx = g - y * part.spread(mean[..., : part.groups]) / copies
+            share = part.spread(mean[..., : part.groups])
+            dx = torch.addcmul(g, y, share / copies if part.split else share, value=-1)
+            if part.bias:
+                dx -= part.spread(mean[..., part.groups :])
             x = values[part.index]
-            found[part.index] = (scale * (dx - part.spread(mean[..., part.groups :]) if part.bias else dx)).reshape(x.shape).to(x.dtype)
+            found[part.index] = dx.mul_(scale).reshape(x.shape).to(x.dtype)
         for i in range(len(parts), len(place.operator.writes)):
             source = min(i, len(values) - 1)
             found[source] = found[source] + given(grads[i]) if source in found else given(grads[i])
@@ -105,7 +108,7 @@ class Norm:
             y, _, _ = _normed(part, saved)
             g = fine(given(grads[part.index])).reshape(y.shape)
             if part.gain:
-                found[part.gain] = (g * y).sum((0, 1, 2))
+                found[part.gain] = y.mul_(g).sum((0, 1, 2))
             if part.bias:
                 found[part.bias] = g.sum((0, 1, 2))
         return {p.name: found[p.name] for p in place.operator.parameters if p.trainable}
@@ -153,7 +156,7 @@ def _statistics(place: OperatorShare, part: _Part, x: torch.Tensor, copies: torc
     eps = place.settings.eps
     if not part.split:
         mean = part.spread(part.summed(x)) / part.size if part.bias else x.new_zeros(1)
-        return mean, part.spread((part.summed((x - mean).square()) / part.size + eps).rsqrt())
+        return mean, part.spread((part.summed(_centred(x, mean, part).square()) / part.size + eps).rsqrt())
     counted = x if copies is None else x / copies
     sums = torch.cat((part.summed(x * counted), part.summed(counted)) if part.bias else (part.summed(x * counted),), dim=-1)
     sums = yield from reduced(place, "hidden", sums, what=f"forward.{part.index}")
@@ -176,4 +179,9 @@ def _normed(part: _Part, saved: SavedTensors) -> tuple[torch.Tensor, torch.Tenso
     """(normed input by blocks, its scale, copies of each element)."""
     mean, scale, copies = saved.own[3 * part.index : 3 * part.index + 3]
     x = _blocks(fine(saved.inputs[0][part.index]), part)
-    return (x - mean) * scale, scale, copies
+    return _centred(x, mean, part) * scale, scale, copies
+
+
+def _centred(x: torch.Tensor, mean: torch.Tensor, part: _Part) -> torch.Tensor:
+    """The input less its mean, which is 0 without a bias."""
+    return x - mean if part.bias else x

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.activation import activation
+from shardwright.execute.numerics.activation import PointwiseActivation
 from shardwright.execute.numerics.attention import Attention
 from shardwright.execute.numerics.cuts import GATHER, SCATTER
 from shardwright.execute.numerics.divergence import Divergence
@@ -27,7 +27,7 @@ NUMERICS: Final[dict[OperatorKind, Numerics]] = {
     OperatorKind.NORM: Norm(),
     OperatorKind.ROTARY: Rotary(),
     OperatorKind.ATTENTION: Attention(),
-    OperatorKind.ACTIVATION: Local(function=activation),
+    OperatorKind.ACTIVATION: PointwiseActivation(),
     OperatorKind.RESIDUAL: Residual(),
     OperatorKind.EMBEDDING: Embedding(),
     OperatorKind.LOSS: Loss(),

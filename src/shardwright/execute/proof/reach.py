@@ -10,7 +10,7 @@ from shardwright.model.ir.operator import Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class ShortReach:
     """Of the blocks of one sequence: `window` keys and `chunk` tokens at most, where the model's own are fewer than `beyond` tokens; longer
     ones keep nothing out, and stay.
     """
@@ -20,13 +20,13 @@ class Reach:
     beyond: float = float("inf")
 
 
-def reach_of(tokens: int, *, whole: int) -> Reach:
+def reach_of(tokens: int, *, whole: int) -> ShortReach:
     """For a sequence of `tokens` positions in place of `whole`: three eighths of them, which no cut into equal parts meets."""
     least = max(1, 3 * tokens // 8)
-    return Reach(window=least, chunk=least, beyond=whole)
+    return ShortReach(window=least, chunk=least, beyond=whole)
 
 
-def short_reach(model: Model, reaches: Mapping[str, Reach]) -> Model:
+def short_reach(model: Model, reaches: Mapping[str, ShortReach]) -> Model:
     """`model` with windows and chunks as `reaches` says of each block's sequence; blocks of others stay."""
     blocks = []
     for block in model.blocks:
@@ -36,7 +36,7 @@ def short_reach(model: Model, reaches: Mapping[str, Reach]) -> Model:
     return replace(model, blocks=tuple(blocks))
 
 
-def _short(operator: Operator, reach: Reach) -> Operator:
+def _short(operator: Operator, reach: ShortReach) -> Operator:
     attention, scan = operator.attention, operator.scan
     if attention is not None and reach.window < attention.window < reach.beyond:
         attention = replace(attention, window=reach.window)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardwright.execute.proof.reach import Reach, short_reach
+from shardwright.execute.proof.reach import ShortReach, short_reach
 from shardwright.execute.proof.shrink import shrink, shrink_for
 from shardwright.execute.serve.served_model import require_served, served_model
 from shardwright.model.ir.graph import Model, Run
@@ -47,4 +47,4 @@ WINDOW, CHUNK = 5, 3
 
 def short(model: Model) -> Model:
     """`model` with windows and chunks of scans that short texts go beyond."""
-    return short_reach(model, {block.sequence: Reach(window=WINDOW, chunk=CHUNK) for block in model.blocks})
+    return short_reach(model, {block.sequence: ShortReach(window=WINDOW, chunk=CHUNK) for block in model.blocks})

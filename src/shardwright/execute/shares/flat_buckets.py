@@ -16,7 +16,7 @@ Rows = tuple[torch.Tensor, ...] | tuple[slice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class HeldPart:
     """Where a box lies in one of the device's parts. is_all: it is all of the part."""
 
     held: StoredParameter
@@ -29,7 +29,7 @@ class Stretch:
     """A box of a bucket: `shape`, and all parts of the device that cover it."""
 
     shape: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[HeldPart, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class FlatBucket:
     gradients: torch.Tensor | None = None
 
     @property
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[HeldPart]:
         """All parts of all boxes."""
         return (part for stretch in self.stretches for part in stretch.parts)
 
@@ -115,7 +115,7 @@ def flat_bucket(boxes: tuple[tuple[Key, tuple[Box, ...]], ...], store: Parameter
                 rows = _rows(box, held.box)
                 if rows is not None:
                     is_all = all(count(own) == count(whole) for own, whole in zip(box, held.box, strict=True))
-                    parts.append(Part(held=held, rows=rows, is_all=is_all))
+                    parts.append(HeldPart(held=held, rows=rows, is_all=is_all))
             found.append(Stretch(shape=tuple(count(i) for i in box), parts=tuple(parts)))
     return FlatBucket(stretches=tuple(found))
 

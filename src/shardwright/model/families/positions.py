@@ -115,24 +115,26 @@ def _yarn(fields: Fields, *, trained: float, context: float | None) -> YarnRotar
     return YarnRotary(factor=factor, trained=trained, fast=fast, slow=slow, scale=scale, whole=fields.flag("truncate", default=True))
 
 
-def _long(fields: Fields, *, trained: float, config: Mapping[str, Any]) -> LongRotary:
-    """Factors of every pair, and sqrt(1 + ln(factor) / ln(trained)) as scale where none is written."""
-    short, long = (_factors(fields, f"{name}_factor", config=config) for name in ("short", "long"))
+def _long(fields: Fields, *, trained: float, config: Mapping[str, Any]) -> LongRotary | None:
+    """Factors of every pair, and sqrt(1 + ln(factor) / ln(trained)) as scale where none is written; None: some pair has no factor."""
+    short, long = (_factors(fields.mapping.get(f"{name}_factor")) for name in ("short", "long"))
+    if not len(short) == len(long) == _pairs(config, fields.source):
+        return None
     factor = _factor(fields, default=max((number_of(config.get("max_position_embeddings")) or trained) / trained, 1.0))
     usual = sqrt(1 + log(factor) / log(trained)) if factor > 1.0 and trained > 1.0 else 1.0
     scale = fields.number("attention_factor", minimum=1e-3, maximum=1e3, default=usual)
     return LongRotary(short=short, long=long, trained=trained, scale=scale)
 
 
-def _factors(fields: Fields, name: str, *, config: Mapping[str, Any]) -> tuple[float, ...]:
-    """A factor of every pair of turned elements."""
-    whole = Fields(dict(config), fields.source)
-    own = "qk_rope_head_dim" if config.get("kv_lora_rank") else "head_dim"
-    width = whole.optional_integer(own, maximum=MAX_HEAD_DIM) or whole.hidden() // whole.heads()
-    pairs = int(width * share_of(config)) // 2
-    listed = fields.mapping.get(name)
+def _factors(listed: object) -> tuple[float, ...]:
+    """What a list has that may be a factor."""
     numbers = [number_of(one) for one in listed] if isinstance(listed, (list, tuple)) else []
-    found = tuple(one for one in numbers if one is not None and 1e-6 <= one <= MAX_FACTOR)
-    if len(found) != pairs or len(numbers) != pairs:
-        fields.fail(f"{name} does not list {pairs} factors, one for each pair of turned elements", hint="see the published configuration")
-    return found
+    return tuple(one for one in numbers if one is not None and 1 / MAX_FACTOR <= one <= MAX_FACTOR)
+
+
+def _pairs(config: Mapping[str, Any], source: str) -> int:
+    """Pairs of turned elements a head."""
+    fields = Fields(dict(config), source)
+    own = "qk_rope_head_dim" if config.get("kv_lora_rank") else "head_dim"
+    width = fields.optional_integer(own, maximum=MAX_HEAD_DIM) or fields.hidden() // fields.heads()
+    return int(width * min(share_of(config), 1.0)) // 2

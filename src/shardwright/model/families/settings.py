@@ -114,11 +114,13 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
     rope = rope_of(config)
     kind, share = kind_of(rope), share_of(config)
     widths = [o.reads[0].quantum for b in model.blocks for o in b.operators if o.kind is OperatorKind.ROTARY]
+    unlisted = kind == "longrope" and longer_of({ORIGINAL: own.trained or None, **config}, source=model.architecture) is None
     odd = own.rope_share and any(int(width * min(share, 1.0)) % 2 for width in widths)
     local = number_of(config.get("rope_local_base_freq"))
     by_layer = any(isinstance(value, dict) for value in rope.values())
     return (
         f"rotary positions of kind {kind}" if kind not in COMPUTED else "",
+        "rotary positions without a factor for every pair (longrope)" if unlisted else "",
         "rotary positions that differ by type of layer" if by_layer else "",
         f"rotary positions of {share:g} of a head" if share != 1.0 and (odd or not own.rope_share) else "",
         f"rope_local_base_freq {local:g} for layers with a window" if local and local != config.get("rope_theta") else "",
