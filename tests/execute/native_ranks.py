@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from multiprocessing.process import BaseProcess
@@ -15,6 +15,8 @@ import torch.distributed as dist
 from shardwright.errors import StrategyError
 from shardwright.execute.native.train import train_native
 from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.spared import EMBEDDINGS, VECTORS
 from shardwright.execute.training.train import StepReport
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
@@ -52,6 +54,7 @@ def partly() -> Model:
     return trained(DENSE2(), "frozen:embed,attn")
 
 
+SPARING = replace(RULE, decay=0.9, spared=(VECTORS, EMBEDDINGS))
 RANKS = 4
 STEPS = many(2, 3)
 
@@ -64,10 +67,11 @@ class Case:
     whole: Callable[[], Model] = DENSE2
     order: Table | None = None
     compute: torch.dtype | None = None
+    rule: AdamW = RULE
 
     @property
     def small(self) -> Small:
-        return Small(body="", whole=self.whole)
+        return Small(body="", whole=self.whole, rule=self.rule)
 
 
 _PIPELINE = partial(Grid, pp=4, microbatch=2)
@@ -102,6 +106,7 @@ CASES: dict[str, Case] = {
     "learned positions, tied, under tp": Case(grid=Grid(tp=4, sp=True, microbatch=8), whole=learned_positions),
     "experts under zero-3": Case(grid=Grid(dp=4, zero=3), whole=SPARSE),
     "experts under zb-h1": Case(grid=Grid(pp=2, dp=2, schedule="zb-h1"), whole=SPARSE),
+    "spared under zero-3": Case(grid=Grid(dp=4, zero=3), whole=learned_positions, rule=SPARING),
     "tied": Case(grid=Grid(dp=4, zero=3), whole=tied),
     "frozen under zero-3": Case(grid=Grid(dp=4, zero=3), whole=partly),
 }
@@ -139,7 +144,7 @@ def train_all() -> dict[str, list[StepReport]]:
             source=source,
             batches=small.batches,
             steps=STEPS,
-            rule=RULE,
+            rule=case.rule,
             dtype=torch.float64,
             order=case.order,
             compute=case.compute,

@@ -55,6 +55,7 @@ class Small:
     batch: int = 8
     whole: Callable[[], Model] = DENSE2
     zero: str = ""
+    rule: AdamW = RULE
 
     @property
     def model(self) -> Model:
@@ -74,11 +75,11 @@ class Small:
         return parse_plan(f"plan small devices {self.devices}\n{self.zero}{self.body}")
 
     def known(self) -> Training:
-        return training(self.model, self.job, self.plan, rule=RULE)
+        return training(self.model, self.job, self.plan, rule=self.rule)
 
     def alone(self) -> Training:
         """The same on one device."""
-        return training(self.model, self.job, unsplit(self.model, self.job), rule=RULE)
+        return training(self.model, self.job, unsplit(self.model, self.job), rule=self.rule)
 
     def batches(self, step: int) -> Batch:
         generator = torch.Generator().manual_seed(step)

@@ -23,8 +23,7 @@ HALF = 0.03
 
 
 @lru_cache(maxsize=8)
-def _alone(whole: Any) -> tuple[tuple[float, float], ...]:
-    small = Small(body="", whole=whole)
+def _alone(small: Small) -> tuple[tuple[float, float], ...]:
     return tuple((r.loss, r.norm) for r in run_here(small, small.alone(), steps=STEPS)[0])
 
 
@@ -35,7 +34,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     processes = start(folder)
     try:
         for case in TRAINED.values():
-            _alone(case.whole)
+            _alone(case.small)
         for process in processes:
             process.join(LONGEST_S)
         assert [p.exitcode for p in processes] == [0] * RANKS
@@ -48,7 +47,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
 @in_both
 @pytest.mark.parametrize("name", TRAINED)
 def test_losses_and_norms_are_those_of_a_single_process(ranks: list[Any], name: str) -> None:
-    expected, close = _alone(TRAINED[name].whole), CLOSE if TRAINED[name].compute is None else HALF
+    expected, close = _alone(TRAINED[name].small), CLOSE if TRAINED[name].compute is None else HALF
     assert expected[0][0] != pytest.approx(expected[-1][0], abs=1e-3), "training changes the loss"
     apart = [abs(r.loss - loss) for r, (loss, _) in zip(ranks[0]["trained"][name], expected, strict=True)]
     assert (max(apart) > CLOSE) == (TRAINED[name].compute is not None), "fewer bits give other numbers"

@@ -50,7 +50,7 @@ class Engine:
 
     Args:
         stages: its chunks. runtime: of the pipeline; None without one. loss: (logits, labels) -> sum over tokens / the step's tokens.
-        optimizer: of this rank's elements of `parameters`, in their order. microbatches: of a replica.
+        pieces: this rank's elements of each of `parameters`; optimizer: of those. microbatches: of a replica.
     """
 
     grid: Grid
@@ -58,6 +58,7 @@ class Engine:
     stages: list[Stage]
     runtime: Any
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    pieces: list[torch.Tensor]
     optimizer: torch.optim.Optimizer
     rule: AdamW
     microbatches: int
@@ -76,14 +77,16 @@ def _trained(stages: list[Stage]) -> list[torch.nn.Parameter]:
     return list(dict.fromkeys(p for stage in stages for p in stage.parameters() if p.requires_grad))
 
 
-def _decayed(stages: list[Stage], rule: AdamW, *, model: Model) -> list[dict[str, Any]]:
-    """Groups of parameters for PyTorch's optimizer: those with weight decay, and those that it spares."""
+def _by_decay(stages: list[Stage], pieces: list[torch.Tensor], rule: AdamW, *, model: Model) -> list[dict[str, Any]]:
+    """Groups for PyTorch's optimizer of the pieces of all trained parameters: those with weight decay, and those that it spares."""
     keys = {id(stage.get_parameter(name)): key for stage in stages for name, key, _ in stage.keyed()}
-    found: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
-    for p in _trained(stages):
-        found[is_spared(parameter_of(model, keys[id(p)]), rule.spared)].append(_local(p.detach()))
-    decayed, spared = found
-    return [{"params": decayed}, *([{"params": spared, "weight_decay": 0.0}] if spared else [])]
+    spared = [is_spared(parameter_of(model, keys[id(p)]), rule.spared) for p in _trained(stages)]
+    groups = ((False, rule.decay), (True, 0.0))
+    return [
+        {"params": own, "weight_decay": decay}
+        for kind, decay in groups
+        if (own := [piece for piece, one in zip(pieces, spared, strict=True) if one == kind])
+    ]
 
 
 def _loss(grid: Grid, mesh: DeviceMesh, *, scale: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
@@ -152,12 +155,12 @@ def engine(
         ]
         runtime = pipeline(held, csv=schedule_csv(plan), microbatches=microbatches, loss=loss)
     # The update is element by element: of a DTensor it would work out anew how each of its products is cut.
+    pieces = [_local(p.detach()) for p in _trained(stages)]
     optimizer = torch.optim.AdamW(
-        _decayed(stages, chosen, model=model),
+        _by_decay(stages, pieces, chosen, model=model),
         lr=chosen.rate,
         betas=chosen.betas,
         eps=chosen.eps,
-        weight_decay=chosen.decay,
         foreach=True,
     )
     return Engine(
@@ -166,6 +169,7 @@ def engine(
         stages=stages,
         runtime=runtime,
         loss=loss,
+        pieces=pieces,
         optimizer=optimizer,
         rule=chosen,
         microbatches=microbatches,
@@ -236,8 +240,7 @@ def step(engine: Engine, batch: Batch, *, stop: Callable[[], bool] | None = None
         # Logits are a view of a DTensor's local part; nothing here writes into them.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         loss = _run(engine, tokens, labels)
-    pieces = engine.optimizer.param_groups[0]["params"]
-    trained = [(piece, _settled(p)) for piece, p in zip(pieces, engine.parameters, strict=True) if p.grad is not None]
+    trained = [(piece, _settled(p)) for piece, p in zip(engine.pieces, engine.parameters, strict=True) if p.grad is not None]
     squares = sum((_square(engine, grad) for _, grad in trained), torch.zeros((), dtype=torch.float64, device=engine.device))
     asked = torch.full_like(squares, float(stop is not None and stop()))
     sums = torch.stack([loss.double() / engine.grid.tp, squares, asked])

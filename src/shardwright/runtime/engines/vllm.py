@@ -153,7 +153,8 @@ V0_12: Final = engine(
         f"{_V0_12}/v1/sample/ops/topk_topp_sampler.py",
         logit_bytes=27,
         note="_dummy_sampler_run of max_num_seqs requests with top-k and top-p: logits in 16 and 32 bits, sorted values and their 64-bit "
-        "places, their probabilities, a mask, and what they are scattered to; read in texts about it",
+        "places, their probabilities, a mask, and what they are scattered to; read in texts about it. Later versions choose in a Triton "
+        "kernel that holds less; the first of them was not found",
     ),
     read(
         f"{_V0_12}/config/vllm.py",
