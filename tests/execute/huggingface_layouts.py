@@ -73,7 +73,7 @@ CONFIGS: dict[str, Config] = {
         "decoder_sparse_step": 2,
         "norm_topk_prob": True,
     },
-    "deepseek v2": {**LATENT, "architectures": ["DeepseekV2ForCausalLM"], "q_lora_rank": None},
+    "deepseek v2": {**LATENT, "architectures": ["DeepseekV2ForCausalLM"], "q_lora_rank": None, "norm_topk_prob": False},
     "deepseek v3": {**LATENT, "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": True},
     "gpt2": {
         "architectures": ["GPT2LMHeadModel"],
@@ -135,6 +135,15 @@ CONFIGS |= {
     "phi3 partial": {**CONFIGS["phi3"], "partial_rotary_factor": 0.5},
 }
 """Every form of rotary positions."""
+SIX: Config = {"n_routed_experts": 6, "n_group": 3, "topk_group": 2, "num_experts_per_tok": 3}
+CONFIGS |= {
+    "qwen2 moe scores": {**CONFIGS["qwen2 moe"], "norm_topk_prob": False},
+    "qwen3 moe scores": {**CONFIGS["qwen3 moe"], "norm_topk_prob": False},
+    "deepseek v2 groups": {**CONFIGS["deepseek v2"], **SIX, "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0},
+    "deepseek v3 groups": {**CONFIGS["deepseek v3"], **SIX, "routed_scaling_factor": 2.5},
+    "deepseek v3 scores": {**CONFIGS["deepseek v3"], "norm_topk_prob": False, "routed_scaling_factor": 0.5},
+}
+"""Every form of routing."""
 GEMMA: Config = {**BASE, "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh"}
 LAYOUTS: dict[str, Config] = {
     **CONFIGS,
@@ -210,7 +219,7 @@ def _feed_forward(c: Config, name: str, p: str, layer: int, d: int) -> Shapes:
     found: Shapes = {f"{p}mlp.gate.weight": (count, d)}
     for i in range(count):
         found |= _gated(f"{p}mlp.experts.{i}.", d, inner)
-    if name == "qwen2 moe":
+    if name.startswith("qwen2 moe"):
         found |= _gated(f"{p}mlp.shared_expert.", d, c["shared_expert_intermediate_size"])
         found[f"{p}mlp.shared_expert_gate.weight"] = (1, d)
     if "n_shared_experts" in c:

@@ -38,11 +38,17 @@ def gated(w: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def mixture(
-    scores: torch.Tensor, chosen: torch.Tensor, x: torch.Tensor, expert: Callable[[int, torch.Tensor], torch.Tensor]
+    scores: torch.Tensor,
+    chosen: torch.Tensor,
+    x: torch.Tensor,
+    expert: Callable[[int, torch.Tensor], torch.Tensor],
+    *,
+    normed: bool = True,
+    factor: float = 1.0,
 ) -> torch.Tensor:
-    """Sum over chosen experts, whose scores are made to add up to one."""
+    """Sum over chosen experts, whose scores are made to add up to one where `normed`, times `factor`."""
     picked = torch.zeros_like(scores).scatter(-1, chosen, scores.gather(-1, chosen))
-    picked = picked / picked.sum(-1, keepdim=True)
+    picked = factor * (picked / picked.sum(-1, keepdim=True) if normed else picked)
     return sum(picked[..., e : e + 1] * expert(e, x) for e in range(scores.shape[-1]))
 
 
@@ -114,8 +120,16 @@ def feed_forward(c: Config, w: Tensors, p: str, x: torch.Tensor) -> torch.Tensor
         logits = linear(w, f"{p}mlp.gate", x)
         correction = w.get(f"{p}mlp.gate.e_score_correction_bias")
         scores = logits.softmax(-1) if correction is None else logits.sigmoid()
-        chosen = (scores if correction is None else scores + correction).topk(topk).indices
-        y = mixture(scores, chosen, x, lambda i, x: gated(w, f"{p}mlp.experts.{i}", x))
+        ranked = scores if correction is None else scores + correction
+        if c.get("n_group", 1) > c.get("topk_group", 1):
+            # Groups of equal size: by their best score (V2), or by the sum of their two best corrected ones (V3).
+            groups = ranked.unflatten(-1, (c["n_group"], -1))
+            worth = groups.amax(-1) if correction is None else groups.topk(2).values.sum(-1)
+            kept = torch.zeros_like(worth).scatter(-1, worth.topk(c["topk_group"]).indices, 1.0)
+            ranked = (groups * kept.unsqueeze(-1) - (1 - kept.unsqueeze(-1))).flatten(-2)
+        normed = c["norm_topk_prob"]
+        factor = c.get("routed_scaling_factor", 1.0)
+        y = mixture(scores, ranked.topk(topk).indices, x, lambda i, x: gated(w, f"{p}mlp.experts.{i}", x), normed=normed, factor=factor)
         if f"{p}mlp.shared_experts.up_proj.weight" in w:
             y = y + gated(w, f"{p}mlp.shared_experts", x)
         if f"{p}mlp.shared_expert.up_proj.weight" in w:

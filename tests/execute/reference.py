@@ -138,7 +138,13 @@ def route(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
     logits = inputs[0][0]
     named = {p.name.rpartition(".")[2]: w[p.name] for p in o.parameters}
     scores = torch.sigmoid(logits) if "correction" in named else torch.softmax(logits, -1)
-    chosen = (scores + named.get("correction", 0.0)).topk(o.experts.topk, -1).indices
+    ranked = scores + named.get("correction", 0.0)
+    if o.experts.groups:
+        parts = ranked.chunk(o.experts.of_groups, -1)
+        worth = torch.stack([p.sort(-1).values[..., -2 if "correction" in named else -1 :].sum(-1) for p in parts], -1)
+        least = worth.sort(-1).values[..., -o.experts.groups]
+        ranked = torch.cat([torch.where((worth[..., i] >= least).unsqueeze(-1), p, -9.0) for i, p in enumerate(parts)], -1)
+    chosen = ranked.topk(o.experts.topk, -1).indices
     mask = torch.zeros_like(scores).scatter(-1, chosen, 1.0)
     dense = scores * mask / (scores * mask).sum(-1, keepdim=True)
     return (dense * named.get("expert_scale", 1.0),)

@@ -177,7 +177,7 @@ def _step(operator: Operator, *, settings: Settings, again: bool) -> nn.Module:
         case OperatorKind.EMBEDDING:
             return Lookup(operator)
         case OperatorKind.ROUTE:
-            return Route(operator)
+            return Route(operator, settings=settings)
         case OperatorKind.PERMUTE:
             return NativeUnpermute() if operator.name.endswith("unpermute") else NativePermute(operator)
         case OperatorKind.GROUPED_LINEAR:

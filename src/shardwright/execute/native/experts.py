@@ -9,30 +9,23 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from shardwright.execute.numerics.choice import chosen_experts
 from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.settings import Settings
 
 
 class Route(nn.Module):  # type: ignore[misc]
-    """The experts of the highest score, ties to the lower number: their probabilities, which add up to one, and their numbers.
+    """The choice of experts: see `chosen_experts`."""
 
-    Scores are softmax(router); with a stored correction sigmoid(router), and the correction counts in the choice only.
-    """
-
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
         assert operator.experts is not None
-        self.topk = operator.experts.topk
+        self.shape, self.settings = operator.experts, settings
         self.own = nn.ParameterDict({p.name.rpartition(".")[2]: torch.empty(p.size, device="meta") for p in operator.parameters})
 
     def forward(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(samples, positions, topk) twice."""
-        corrected = "correction" in self.own
-        scores = torch.sigmoid(logits) if corrected else torch.softmax(logits, dim=-1)
-        ranked = scores.detach() + self.own["correction"].detach() if corrected else scores.detach()
-        chosen = torch.sort(ranked, dim=-1, descending=True, stable=True).indices[..., : self.topk]
-        picked = scores.gather(-1, chosen)
-        picked = picked / picked.sum(-1, keepdim=True)
-        return (picked * self.own["expert_scale"][chosen] if "expert_scale" in self.own else picked), chosen
+        return chosen_experts(logits, dict(self.own.items()), shape=self.shape, settings=self.settings)
 
 
 class NativePermute(nn.Module):  # type: ignore[misc]

@@ -13,6 +13,7 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import fine, given, hollow, returned
+from shardwright.execute.numerics.choice import chosen_experts
 from shardwright.execute.numerics.linear import names, sum_of
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.numerics.routes import collected, dispatched
@@ -21,11 +22,7 @@ from shardwright.execute.transport.torch_device import OperatorShare
 
 
 def route(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """The `topk` experts of the highest score, ties to the lower number: (their probabilities, their numbers as int64).
-
-    Scores are softmax(router); with a stored correction sigmoid(router), and the correction counts in the choice only. Probabilities are
-    made to add up to one over the chosen, then multiplied by the experts' learned scales where there are such.
-    Routing limited to groups of experts is not: an operator does not say how many groups there are.
+    """The choice of experts: see `chosen_experts`.
 
     Raises:
         StrategyError: the scores are cut (rule ``execute.scores``).
@@ -40,14 +37,7 @@ def route(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) ->
             rule="execute.scores",
         )
     own = {p.name.rpartition(".")[2]: fine(weights[p.name]) for p in operator.parameters}
-    scores = torch.sigmoid(fine(logits)) if "correction" in own else torch.softmax(fine(logits), dim=-1)
-    ranked = scores.detach() + own["correction"].detach() if "correction" in own else scores.detach()
-    chosen = torch.sort(ranked, dim=-1, descending=True, stable=True).indices[..., : operator.experts.topk]
-    picked = scores.gather(-1, chosen)
-    picked = picked / picked.sum(-1, keepdim=True)
-    if "expert_scale" in own:
-        picked = picked * own["expert_scale"][chosen]
-    return picked.to(logits.dtype), chosen
+    return chosen_experts(logits, own, shape=operator.experts, settings=place.settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,8 @@ def expert_shape(fields: Fields) -> ExpertShape:
     if experts % total or allowed > total:
         fields.fail(f"n_group = {total} and topk_group = {allowed} do not fit {experts} experts", hint="n_group divides the experts")
     limited = allowed < total
+    if limited and topk > allowed * (experts // total):
+        fields.fail(f"num_experts_per_tok = {topk} exceeds the experts of {allowed} of {total} groups", hint="raise topk_group")
     return ExpertShape(experts=experts, topk=topk, groups=allowed if limited else 0, of_groups=total if limited else 0)
 
 

@@ -31,6 +31,9 @@ class ClassSettings:
 
     Args:
         eps: of norms. rope_base: of rotary positions; 0: the family has none. rope_share: it reads which part of a head is turned.
+        scores_add_up: those of chosen experts do where ``norm_topk_prob`` is not written; None: not known of this class, and computed so.
+        reads_norm: it reads ``norm_topk_prob``. share_factor: ``routed_scaling_factor`` where that is not written.
+        scoring: ``scoring_func`` that it computes, whatever is written.
         trained: positions of the first training, where they were made longer; 0: what the configuration says of others.
         differs: how what we compute differs from the published model, whatever the configuration says.
     """
@@ -39,6 +42,10 @@ class ClassSettings:
     rope_base: float = 10000.0
     rope_share: bool = False
     trained: int = 0
+    scores_add_up: bool | None = None
+    reads_norm: bool = True
+    share_factor: float = 1.0
+    scoring: str = ""
     differs: tuple[str, ...] = ()
 
 
@@ -48,10 +55,12 @@ _NO_ROTARY: Final = ClassSettings(eps=1e-5, rope_base=0.0)
 _SCALED: Final = ClassSettings(differs=(EMBEDDING_SCALED,))
 CLASSES: Final[Mapping[str, ClassSettings]] = {
     **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _PLAIN),
-    **dict.fromkeys(("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"), _PLAIN),
+    **dict.fromkeys(("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"), ClassSettings(scores_add_up=False)),
+    "DeepseekV2ForCausalLM": ClassSettings(scores_add_up=False, reads_norm=False, scoring="softmax"),
+    "DeepseekV3ForCausalLM": ClassSettings(scores_add_up=True, share_factor=2.5, scoring="sigmoid"),
     "Olmo2ForCausalLM": ClassSettings(eps=1e-5),
     "Phi3ForCausalLM": ClassSettings(eps=1e-5, rope_share=True, trained=4096),
-    "MixtralForCausalLM": ClassSettings(eps=1e-5, rope_base=1e6),
+    "MixtralForCausalLM": ClassSettings(eps=1e-5, rope_base=1e6, scores_add_up=True, reads_norm=False),
     **dict.fromkeys(("GemmaForCausalLM", "Gemma2ForCausalLM"), _SCALED),
     "Gemma3ForCausalLM": ClassSettings(rope_base=1e6, differs=(EMBEDDING_SCALED,)),
     **dict.fromkeys(("GPT2LMHeadModel", "BloomForCausalLM", "MambaForCausalLM", "Mamba2ForCausalLM"), _NO_ROTARY),
@@ -83,6 +92,8 @@ def settings_of_fields(config: Mapping[str, Any], *, architecture: str, source: 
         rope_share=min(share_of(config), 1.0) if own.rope_share else 1.0,
         rope_pairs=not (architecture == "DeepseekV3ForCausalLM" and config.get("rope_interleave") is False),
         score_factor=latent_score_factor(config, longer=longer),
+        shares_add_up=_add_up(config, own) is not False,
+        share_factor=fields.number("routed_scaling_factor", minimum=0.0, maximum=1e6, default=own.share_factor),
     )
 
 
@@ -92,7 +103,7 @@ def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
     checks = (
         _activation(config, model),
         *_positions(config, model, own),
-        *_routing(config, model),
+        *_routing(config, model, own),
         *_scores(config),
         *_scans(config, model),
     )
@@ -127,17 +138,23 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
     )
 
 
-def _routing(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
+def _add_up(config: Mapping[str, Any], own: ClassSettings) -> bool | None:
+    """Whether the scores of chosen experts are made to add up to one; None: not known."""
+    written = config.get("norm_topk_prob") if own.reads_norm else None
+    return bool(written) if written is not None else own.scores_add_up
+
+
+def _routing(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tuple[str, ...]:
     shapes = [o.experts for b in model.blocks for o in b.operators if o.kind is OperatorKind.ROUTE and o.experts is not None]
     if not shapes:
         return ()
-    # Mixtral's class always makes the chosen scores add up to one; other classes have a field for it, false unless it is written.
-    normed = model.architecture == "MixtralForCausalLM" or config.get("norm_topk_prob", model.architecture == "DeepseekV3ForCausalLM")
-    factor = number_of(config.get("routed_scaling_factor", 2.5 if model.architecture == "DeepseekV3ForCausalLM" else 1.0)) or 1.0
+    asked, scoring = config.get("norm_topk_prob"), config.get("scoring_func")
+    other = not own.reads_norm and asked is not None and bool(asked) is not own.scores_add_up
     return (
-        "" if normed else "scores of chosen experts are not made to add up to one (norm_topk_prob)",
-        f"routed_scaling_factor {factor:g}" if factor != 1.0 else "",
-        f"routing limited to {shapes[0].groups} groups of experts" if shapes[0].groups else "",
+        "scores of chosen experts (norm_topk_prob), which are not known to add up to one" if _add_up(config, own) is None else "",
+        f"norm_topk_prob {str(asked)[:10].lower()}, which the published class does not read" if other else "",
+        f"scoring_func {str(scoring)[:40]}" if own.scoring and scoring not in (None, own.scoring) else "",
+        "topk_method greedy beside groups of experts" if shapes[0].groups and config.get("topk_method") == "greedy" else "",
     )
 
 
