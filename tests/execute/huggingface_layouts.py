@@ -144,6 +144,16 @@ CONFIGS |= {
     "deepseek v3 scores": {**CONFIGS["deepseek v3"], "norm_topk_prob": False, "routed_scaling_factor": 0.5},
 }
 """Every form of routing."""
+CONFIGS |= {
+    "llama gelu": {**CONFIGS["llama"], "hidden_act": "gelu"},
+    "qwen2 gelu": {**CONFIGS["qwen2"], "hidden_act": "gelu_pytorch_tanh"},
+    "phi3 relu": {**CONFIGS["phi3"], "hidden_act": "relu"},
+    "qwen3 moe quick": {**CONFIGS["qwen3 moe"], "hidden_act": "quick_gelu"},
+    "gpt2 exact": {**CONFIGS["gpt2"], "activation_function": "gelu"},
+    "gpt2 squared": {**CONFIGS["gpt2"], "activation_function": "relu2"},
+    "gpt2 silu": {**CONFIGS["gpt2"], "activation_function": "silu"},
+}
+"""Every form of activations."""
 GEMMA: Config = {**BASE, "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh"}
 LAYOUTS: dict[str, Config] = {
     **CONFIGS,
@@ -256,7 +266,7 @@ def shapes(name: str) -> Shapes:
     """Every tensor of a checkpoint, as the family's class in Transformers names it."""
     c = LAYOUTS[name]
     v = c["vocab_size"]
-    if name == "gpt2":
+    if name.startswith("gpt2"):
         d, t = c["n_embd"], "transformer."
         sizes = {f"{t}ln_f": (d,)}
         for i in range(c["n_layer"]):

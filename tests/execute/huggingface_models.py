@@ -33,8 +33,18 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor
     return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
-def gated(w: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
-    return linear(w, f"{name}.down_proj", functional.silu(linear(w, f"{name}.gate_proj", x)) * linear(w, f"{name}.up_proj", x))
+CURVES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": lambda x: x / (1 + (-x).exp()),
+    "gelu": lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2,
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), lambda x: x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2),
+    "quick_gelu": lambda x: x / (1 + (-1.702 * x).exp()),
+    "relu": lambda x: x.clamp(min=0.0),
+    "relu2": lambda x: x.clamp(min=0.0) ** 2,
+}
+
+
+def gated(c: Config, w: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
+    return linear(w, f"{name}.down_proj", CURVES[c["hidden_act"]](linear(w, f"{name}.gate_proj", x)) * linear(w, f"{name}.up_proj", x))
 
 
 def mixture(
@@ -129,16 +139,16 @@ def feed_forward(c: Config, w: Tensors, p: str, x: torch.Tensor) -> torch.Tensor
             ranked = (groups * kept.unsqueeze(-1) - (1 - kept.unsqueeze(-1))).flatten(-2)
         normed = c["norm_topk_prob"]
         factor = c.get("routed_scaling_factor", 1.0)
-        y = mixture(scores, ranked.topk(topk).indices, x, lambda i, x: gated(w, f"{p}mlp.experts.{i}", x), normed=normed, factor=factor)
+        y = mixture(scores, ranked.topk(topk).indices, x, lambda i, x: gated(c, w, f"{p}mlp.experts.{i}", x), normed=normed, factor=factor)
         if f"{p}mlp.shared_experts.up_proj.weight" in w:
-            y = y + gated(w, f"{p}mlp.shared_experts", x)
+            y = y + gated(c, w, f"{p}mlp.shared_experts", x)
         if f"{p}mlp.shared_expert.up_proj.weight" in w:
-            y = y + linear(w, f"{p}mlp.shared_expert_gate", x).sigmoid() * gated(w, f"{p}mlp.shared_expert", x)
+            y = y + linear(w, f"{p}mlp.shared_expert_gate", x).sigmoid() * gated(c, w, f"{p}mlp.shared_expert", x)
         return y
     if f"{p}mlp.gate_up_proj.weight" in w:
         gate, up = linear(w, f"{p}mlp.gate_up_proj", x).chunk(2, dim=-1)
-        return linear(w, f"{p}mlp.down_proj", functional.silu(gate) * up)
-    return gated(w, f"{p}mlp", x)
+        return linear(w, f"{p}mlp.down_proj", CURVES[c["hidden_act"]](gate) * up)
+    return gated(c, w, f"{p}mlp", x)
 
 
 def layer_norm(w: Tensors, name: str, x: torch.Tensor, eps: float) -> torch.Tensor:
@@ -156,7 +166,7 @@ def gpt2(c: Config, w: Tensors, ids: torch.Tensor) -> torch.Tensor:
         p = f"transformer.h.{layer}."
         q, k, v = (heads(t, n) for t in conv1d(f"{p}attn.c_attn", layer_norm(w, f"{p}ln_1", x, eps)).chunk(3, dim=-1))
         x = x + conv1d(f"{p}attn.c_proj", attend(q, k, v))
-        x = x + conv1d(f"{p}mlp.c_proj", functional.gelu(conv1d(f"{p}mlp.c_fc", layer_norm(w, f"{p}ln_2", x, eps)), approximate="tanh"))
+        x = x + conv1d(f"{p}mlp.c_proj", CURVES[c["activation_function"]](conv1d(f"{p}mlp.c_fc", layer_norm(w, f"{p}ln_2", x, eps))))
     return layer_norm(w, "transformer.ln_f", x, eps) @ w["transformer.wte.weight"].T
 
 
@@ -231,5 +241,5 @@ LOGITS: dict[str, Callable[[Config, Tensors, torch.Tensor], torch.Tensor]] = {"g
 
 def loss(name: str, w: Tensors, ids: torch.Tensor) -> torch.Tensor:
     """Mean over all tokens but the first of what each is predicted with."""
-    logits = LOGITS.get(name, decoder)(CONFIGS[name], w, ids[:, :-1])
+    logits = LOGITS.get(name.split()[0], decoder)(CONFIGS[name], w, ids[:, :-1])
     return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())

@@ -214,13 +214,13 @@ def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
     ("name", "change", "said"),
     [
         ("llama", {"rope_scaling": {"rope_type": "proportional", "factor": 8.0}}, "rotary positions of kind proportional"),
-        ("llama", {"hidden_act": "gelu"}, "activation gelu"),
+        ("llama", {"hidden_act": "mish"}, "activation mish"),
         ("llama", {"partial_rotary_factor": 0.5}, "rotary positions of 0.5 of a head"),
         ("deepseek v2", {"norm_topk_prob": True}, "norm_topk_prob true"),
         ("deepseek v3", {"scoring_func": "softmax"}, "scoring_func softmax"),
         ("deepseek v2", {"n_group": 2, "topk_group": 1, "topk_method": "greedy"}, "topk_method greedy"),
         ("deepseek v3", {"rms_norm_eps": 1e-5}, "norms of latents"),
-        ("gpt2", {"activation_function": "gelu"}, "activation gelu"),
+        ("gpt2", {"activation_function": "tanh"}, "activation tanh"),
         ("gemma2", {}, "square root of its width"),
     ],
 )

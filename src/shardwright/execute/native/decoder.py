@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
 from shardwright.execute.native.experts import NativePermute, NativeUnpermute, Products, Route
 from shardwright.execute.numerics.attention import visible
+from shardwright.execute.numerics.curves import curve, curve_of
 from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned_pairs
 from shardwright.execute.numerics.turns import turned as turned_heads
 from shardwright.execute.shares.parameters import Key, origin
@@ -113,17 +114,17 @@ class Core(nn.Module):  # type: ignore[misc]
 
 
 class Activation(nn.Module):  # type: ignore[misc]
-    """silu(first) x second of two extents; GELU in its tanh form of one; what follows them passes through."""
+    """f(first) x second of two extents; f of one; what follows them passes through."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
-        self.count = len(operator.reads)
+        self.count, self.curve = len(operator.reads), curve_of(settings, gated=operator.gated)
 
     def forward(self, x: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor, and what passes."""
         if self.count == 1:
-            return (functional.gelu(x, approximate="tanh"), *rest)
-        return (functional.silu(x) * rest[0], *rest[1:])
+            return (curve(self.curve, x), *rest)
+        return (curve(self.curve, x) * rest[0], *rest[1:])
 
 
 class Gate(nn.Module):  # type: ignore[misc]
@@ -171,7 +172,7 @@ def _step(operator: Operator, *, settings: Settings, again: bool) -> nn.Module:
             assert operator.attention is not None
             return Core(operator.attention, factor=settings.score_factor, again=again)
         case OperatorKind.ACTIVATION:
-            return Gate() if len(operator.inputs) > 1 else Activation(operator)
+            return Gate() if len(operator.inputs) > 1 else Activation(operator, settings=settings)
         case OperatorKind.RESIDUAL:
             return NativeResidual()
         case OperatorKind.EMBEDDING:

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from shardwright.execute.numerics.boxes import given, returned
+from shardwright.execute.numerics.curves import curve, curve_gradient, curve_of
 from shardwright.execute.numerics.local import Local
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
@@ -22,7 +23,8 @@ GATE_EXTENT = {1: 0, 2: 1, 4: 3, 5: 0, 6: 3}
 
 
 def activation(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """GELU in its tanh form of one extent; silu(first) x second of two; or, with two inputs, first x act(gate).
+    """f of one extent; f(first) x second of two (GELU in its tanh form and silu, unless the settings have another); or, with two
+    inputs, first x act(gate).
 
     The gate's act is silu behind a scan and sigmoid elsewhere; one narrower than what it scales holds one score a head (or a token). What
     follows the extents (counts of routed rows) passes through.
@@ -31,9 +33,8 @@ def activation(place: OperatorShare, inputs: tuple[Values, ...], weights: Weight
     if len(inputs) == 1:
         (values,) = inputs
         count = len(operator.reads)
-        if not operator.gated:
-            return (functional.gelu(values[0], approximate="tanh"), *values[count:])
-        return (functional.silu(values[0]) * values[1], *values[count:])
+        y = curve(curve_of(place.settings, gated=operator.gated), values[0])
+        return (y * values[1] if operator.gated else y, *values[count:])
     x, scores = inputs[0][0], inputs[1][GATE_EXTENT[len(inputs[1])]]
     gate = functional.silu(scores) if operator.klass is OperatorClass.SSM else torch.sigmoid(scores)
     return ((x.unflatten(-1, (gate.shape[-1], -1)) * gate.unsqueeze(-1)).flatten(-2),)
@@ -53,15 +54,15 @@ class PointwiseActivation:
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`: of silu(x) y, y silu'(x) and silu(x)."""
+        """See `Numerics`: of f(x) y, y f'(x) and f(x)."""
         if len(saved.inputs) > 1:
             return (yield from LOCAL.input_grad(place, saved, grads, weights))
         (values,) = saved.inputs
         x, grad = values[0], given(grads[0])
+        name = curve_of(place.settings, gated=place.operator.gated)
         if not place.operator.gated:
-            return (returned(values, {0: torch.ops.aten.gelu_backward.default(grad, x, approximate="tanh")}),)
-        dx = torch.ops.aten.silu_backward.default(grad * values[1], x)
-        return (returned(values, {0: dx, 1: functional.silu(x).mul_(grad)}),)
+            return (returned(values, {0: curve_gradient(name, grad, x)}),)
+        return (returned(values, {0: curve_gradient(name, grad * values[1], x), 1: curve(name, x).mul_(grad)}),)
 
     def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""

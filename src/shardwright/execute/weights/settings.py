@@ -25,7 +25,7 @@ def settings_of(folder: Path, *, model: Model, strict: bool = True) -> Settings:
     family_of(model.architecture)
     try:
         config = language_config(parse_config(path.read_bytes(), source=str(path)))
-        settings = settings_of_fields(config, architecture=model.architecture, source=str(path))
+        settings = settings_of_fields(config, model=model, source=str(path))
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}", hint="give a folder with a config.json") from None
     except ModelError as error:

@@ -91,7 +91,7 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
     if model.num_parameters > MAX_PARAMETERS:
         fields.fail(f"the fields describe {model.num_parameters:.3g} parameters", hint="check layers, hidden size, experts, vocabulary")
     text = language_config(mapping)
-    settings = settings_of_fields(text, architecture=model.architecture, source=fields.source)
+    settings = settings_of_fields(text, model=model, source=fields.source)
     return replace(model, unread=unread_fields(fields), settings=settings, differs=differences(text, model=model))
 
 

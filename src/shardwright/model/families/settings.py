@@ -14,9 +14,19 @@ from shardwright.model.families.positions import COMPUTED, ORIGINAL, kind_of, la
 from shardwright.model.ir.fields import Fields
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.settings import ACTIVATIONS, USUAL, Settings
 
-SILU, GELU = ("silu", "swish"), ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
+SPELLED: Final = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh"),
+}
+"""Names of activations in configurations, and ours."""
 ACTIVATION = ("hidden_act", "hidden_activation", "activation_function")
 LATENT_EPS = 1e-6
 """Epsilon of the norms of latents in Transformers, whatever ``rms_norm_eps`` says."""
@@ -72,12 +82,13 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
 """By architecture. Values as in the configuration classes of Transformers 5 (github.com/huggingface/transformers)."""
 
 
-def settings_of_fields(config: Mapping[str, Any], *, architecture: str, source: str) -> Settings:
+def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) -> Settings:
     """The numbers that a model of this configuration computes with.
 
     Raises:
         ModelError: one of them is no number that it can be.
     """
+    architecture = model.architecture
     own, fields = CLASSES.get(architecture, _UNKNOWN), Fields(config, source)
     rope = rope_of(config)
     spelled = next((name for name in EPS if config.get(name) is not None), EPS[0])
@@ -92,6 +103,7 @@ def settings_of_fields(config: Mapping[str, Any], *, architecture: str, source: 
         rope_share=min(share_of(config), 1.0) if own.rope_share else 1.0,
         rope_pairs=not (architecture == "DeepseekV3ForCausalLM" and config.get("rope_interleave") is False),
         score_factor=latent_score_factor(config, longer=longer),
+        activation=_activation_of(config, model),
         shares_add_up=_add_up(config, own) is not False,
         share_factor=fields.number("routed_scaling_factor", minimum=0.0, maximum=1e6, default=own.share_factor),
     )
@@ -110,13 +122,24 @@ def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
     return (*own.differs, *(c for c in checks if c))
 
 
+def _asked(config: Mapping[str, Any], model: Model) -> tuple[str, set[bool]]:
+    """The activation that is written, and whether feed-forwards multiply it by a second half."""
+    gated = {o.gated for b in model.blocks for o in b.operators if o.kind is OperatorKind.ACTIVATION and len(o.inputs) == 1}
+    return next((str(config[k])[:40] for k in ACTIVATION if config.get(k)), ""), gated
+
+
+def _activation_of(config: Mapping[str, Any], model: Model) -> str:
+    """Ours of the one that is written; empty: the usual one, and where it is not known which is asked for."""
+    asked, gated = _asked(config, model)
+    found = SPELLED.get(asked, "")
+    return "" if len(gated) != 1 or {USUAL[g] for g in gated} == {found} else found
+
+
 def _activation(config: Mapping[str, Any], model: Model) -> str:
-    operators = [o for b in model.blocks for o in b.operators if o.kind is OperatorKind.ACTIVATION and len(o.inputs) == 1]
-    name = next((config[k] for k in ACTIVATION if config.get(k)), None)
-    if not operators or name is None:
-        return ""
-    same = SILU if operators[0].gated else GELU
-    return "" if name in same else f"activation {str(name)[:40]} (ours is {same[0]})"
+    asked, gated = _asked(config, model)
+    usual = {USUAL[g] for g in gated}
+    same = not asked or not gated or SPELLED.get(asked) in (usual if len(usual) > 1 else ACTIVATIONS)
+    return "" if same else f"activation {asked} (ours is {' or '.join(sorted(usual))})"
 
 
 def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tuple[str, ...]:

@@ -1,0 +1,51 @@
+"""Element-wise functions of an activation, by the name that a model's settings have."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from shardwright.model.ir.settings import USUAL, Settings
+
+QUICK = 1.702
+"""Of GELU by a sigmoid (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2)."""
+
+
+def curve_of(settings: Settings, *, gated: bool) -> str:
+    """The function's name: the usual one where the settings have none."""
+    return settings.activation or USUAL[gated]
+
+
+def curve(name: str, x: torch.Tensor) -> torch.Tensor:
+    """f(x). ``quick_gelu`` is x sigmoid(1.702 x), ``relu2`` the square of max(x, 0)."""
+    match name:
+        case "silu":
+            return functional.silu(x)
+        case "gelu_tanh":
+            return functional.gelu(x, approximate="tanh")
+        case "gelu":
+            return functional.gelu(x)
+        case "quick_gelu":
+            return x * torch.sigmoid(QUICK * x)
+        case "relu":
+            return functional.relu(x)
+        case "relu2":
+            return functional.relu(x).square()
+    raise AssertionError(name)
+
+
+def curve_gradient(name: str, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """grad f'(x)."""
+    match name:
+        case "silu":
+            return torch.ops.aten.silu_backward.default(grad, x)
+        case "gelu_tanh" | "gelu":
+            return torch.ops.aten.gelu_backward.default(grad, x, approximate="tanh" if name == "gelu_tanh" else "none")
+        case "quick_gelu":
+            share = torch.sigmoid(QUICK * x)
+            return grad * share * (1 + QUICK * x * (1 - share))
+        case "relu":
+            return grad * (x > 0)
+        case "relu2":
+            return grad * 2 * functional.relu(x)
+    raise AssertionError(name)
