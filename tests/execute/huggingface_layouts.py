@@ -154,11 +154,22 @@ CONFIGS |= {
     "gpt2 silu": {**CONFIGS["gpt2"], "activation_function": "silu"},
 }
 """Every form of activations."""
-GEMMA: Config = {**BASE, "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh"}
+GEMMA: Config = {**BASE, "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
+CONFIGS |= {
+    "gemma": {**GEMMA, "architectures": ["GemmaForCausalLM"]},
+    "gemma old": {**GEMMA, "architectures": ["GemmaForCausalLM"], "hidden_activation": None, "hidden_act": "gelu"},
+    "gemma2 uncapped": {
+        **GEMMA,
+        "architectures": ["Gemma2ForCausalLM"],
+        "sliding_window": 4,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": None,
+    },
+}
 LAYOUTS: dict[str, Config] = {
     **CONFIGS,
     "deepseek v3 mtp": {**CONFIGS["deepseek v3"], "num_nextn_predict_layers": 1},
-    "gemma": {**GEMMA, "architectures": ["GemmaForCausalLM"]},
     "gemma2": {**GEMMA, "architectures": ["Gemma2ForCausalLM"], "sliding_window": 4},
     "gemma3": {**GEMMA, "architectures": ["Gemma3ForCausalLM"], "sliding_window": 4},
 }
@@ -244,7 +255,7 @@ def _layer(c: Config, name: str, layer: int) -> Shapes:
     norms = ["input_layernorm", "post_attention_layernorm"]
     if name == "olmo2":
         norms = ["post_attention_layernorm", "post_feedforward_layernorm"]
-    if name in ("gemma2", "gemma3"):
+    if name.startswith(("gemma2", "gemma3")):
         norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
     return {
         **{f"{p}{one}.weight": (d,) for one in norms},

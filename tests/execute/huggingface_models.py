@@ -25,11 +25,26 @@ def heads(x: torch.Tensor, count: int) -> torch.Tensor:
     return x.reshape(*x.shape[:2], count, -1).transpose(1, 2)
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    width: float = 0.0,
+    cap: float = 0.0,
+    window: int = 0,
+) -> torch.Tensor:
+    """Softmax(QK^T / sqrt(width)) V of the keys up to a query's own, of `window` of them; scores between -cap and cap."""
     groups = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(groups, dim=1) for t in (k, v))
     mask = torch.full((q.shape[2], q.shape[2]), -torch.inf, dtype=q.dtype).triu(1)
-    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + mask + (0 if bias is None else bias)
+    if window:
+        mask = mask + torch.full_like(mask, -torch.inf).tril(-window)
+    scores = q @ k.transpose(-1, -2) / (width or q.shape[-1]) ** 0.5 + (0 if bias is None else bias)
+    if cap:
+        scores = cap * torch.tanh(scores / cap)
+    scores = scores + mask
     return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
@@ -43,8 +58,18 @@ CURVES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+def act(c: Config) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Of a feed-forward; Gemma's first files say ``gelu`` and mean its tanh form."""
+    old = c["architectures"][0] == "GemmaForCausalLM" and c["hidden_act"] == "gelu"
+    return CURVES["gelu_new" if old else c["hidden_act"]]
+
+
 def gated(c: Config, w: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
-    return linear(w, f"{name}.down_proj", CURVES[c["hidden_act"]](linear(w, f"{name}.gate_proj", x)) * linear(w, f"{name}.up_proj", x))
+    return linear(
+        w,
+        f"{name}.down_proj",
+        act(c)(linear(w, f"{name}.gate_proj", x)) * linear(w, f"{name}.up_proj", x),
+    )
 
 
 def mixture(
@@ -63,9 +88,13 @@ def mixture(
 
 
 def decoder(c: Config, w: Tensors, ids: torch.Tensor) -> torch.Tensor:
-    """Logits of the families around Llama, and of DeepSeek's."""
+    """Logits of the families around Llama, of DeepSeek's and Gemma's."""
     x, eps = w["model.embed_tokens.weight"][ids], c["rms_norm_eps"]
     architecture = c["architectures"][0]
+    gemma = architecture.startswith("Gemma")
+    if gemma:
+        x = x * c["hidden_size"] ** 0.5
+        w = {name: 1 + tensor if "norm" in name else tensor for name, tensor in w.items()}
     attention = latent if "kv_lora_rank" in c else grouped
     for layer in range(c["num_hidden_layers"]):
         p = f"model.layers.{layer}."
@@ -76,18 +105,24 @@ def decoder(c: Config, w: Tensors, ids: torch.Tensor) -> torch.Tensor:
         if architecture == "Olmo2ForCausalLM":
             x = x + normed("post_attention_layernorm", attention(c, w, p, x))
             x = x + normed("post_feedforward_layernorm", feed_forward(c, w, p, x))
+        elif architecture == "Gemma2ForCausalLM":
+            window = 0 if layer % 2 else c["sliding_window"]
+            y = grouped(c, w, p, normed("input_layernorm", x), window=window)
+            x = x + normed("post_attention_layernorm", y)
+            x = x + normed("post_feedforward_layernorm", feed_forward(c, w, p, normed("pre_feedforward_layernorm", x)))
         else:
             x = x + attention(c, w, p, normed("input_layernorm", x))
             x = x + feed_forward(c, w, p, normed("post_attention_layernorm", x))
     x = rms(x, w["model.norm.weight"], eps)
-    return x @ w["model.embed_tokens.weight" if c.get("tie_word_embeddings") else "lm_head.weight"].T
+    return x @ w["model.embed_tokens.weight" if c.get("tie_word_embeddings", gemma) else "lm_head.weight"].T
 
 
-def grouped(c: Config, w: Tensors, p: str, x: torch.Tensor) -> torch.Tensor:
+def grouped(c: Config, w: Tensors, p: str, x: torch.Tensor, *, window: int = 0) -> torch.Tensor:
     n, m, eps = c["num_attention_heads"], c["num_key_value_heads"], c["rms_norm_eps"]
+    width = c.get("query_pre_attn_scalar", 0.0)
     if f"{p}self_attn.qkv_proj.weight" in w:
-        width = c["hidden_size"] // n
-        q, k, v = linear(w, f"{p}self_attn.qkv_proj", x).split([n * width, m * width, m * width], dim=-1)
+        each = c["hidden_size"] // n
+        q, k, v = linear(w, f"{p}self_attn.qkv_proj", x).split([n * each, m * each, m * each], dim=-1)
     else:
         q, k, v = (linear(w, f"{p}self_attn.{one}_proj", x) for one in "qkv")
     gains = [w.get(f"{p}self_attn.{one}_norm.weight") for one in "qk"]
@@ -96,7 +131,9 @@ def grouped(c: Config, w: Tensors, p: str, x: torch.Tensor) -> torch.Tensor:
     q, k, v = heads(q, n), heads(k, m), heads(v, m)
     if gains[0] is not None and len(gains[0]) == q.shape[-1]:
         q, k = (rms(t, g, eps) for t, g in zip((q, k), gains, strict=True))
-    return linear(w, f"{p}self_attn.o_proj", attend(rope(q, c), rope(k, c), v))
+    cap = c.get("attn_logit_softcapping") or 0.0
+    y = attend(rope(q, c), rope(k, c), v, width=width, cap=cap, window=window)
+    return linear(w, f"{p}self_attn.o_proj", y)
 
 
 def latent(c: Config, w: Tensors, p: str, x: torch.Tensor) -> torch.Tensor:
@@ -147,7 +184,11 @@ def feed_forward(c: Config, w: Tensors, p: str, x: torch.Tensor) -> torch.Tensor
         return y
     if f"{p}mlp.gate_up_proj.weight" in w:
         gate, up = linear(w, f"{p}mlp.gate_up_proj", x).chunk(2, dim=-1)
-        return linear(w, f"{p}mlp.down_proj", CURVES[c["hidden_act"]](gate) * up)
+        return linear(
+            w,
+            f"{p}mlp.down_proj",
+            act(c)(gate) * up,
+        )
     return gated(c, w, f"{p}mlp", x)
 
 

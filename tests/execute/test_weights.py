@@ -221,7 +221,8 @@ def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
         ("deepseek v2", {"n_group": 2, "topk_group": 1, "topk_method": "greedy"}, "topk_method greedy"),
         ("deepseek v3", {"rms_norm_eps": 1e-5}, "norms of latents"),
         ("gpt2", {"activation_function": "tanh"}, "activation tanh"),
-        ("gemma2", {}, "square root of its width"),
+        ("gemma2", {}, "final_logit_softcapping 30"),
+        ("gemma3", {}, "by type of layer"),
     ],
 )
 def test_what_we_do_not_compute_is_said(tmp_path: Path, name: str, change: dict[str, Any], said: str) -> None:

@@ -144,16 +144,19 @@ class NativeResidual(nn.Module):  # type: ignore[misc]
 
 
 class Lookup(nn.Module):  # type: ignore[misc]
-    """table[id], and positions[position] where the model learns them."""
+    """table[id] times the settings' factor, and positions[position] where the model learns them."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
+        self.factor = settings.embed_factor
         sizes = [[e.size for e in p.extents] for p in operator.parameters]
         self.tables = nn.ModuleList(nn.Embedding(rows, width, device="meta") for rows, width in sizes)
 
     def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor]:
         """One tensor."""
         found = self.tables[0](ids)
+        if self.factor != 1.0:
+            found = found * found.new_tensor(self.factor)
         for table in self.tables[1:]:
             found = found + table(torch.arange(ids.shape[1], device=ids.device).unsqueeze(0))
         return (found,)
@@ -176,7 +179,7 @@ def _step(operator: Operator, *, settings: Settings, again: bool) -> nn.Module:
         case OperatorKind.RESIDUAL:
             return NativeResidual()
         case OperatorKind.EMBEDDING:
-            return Lookup(operator)
+            return Lookup(operator, settings=settings)
         case OperatorKind.ROUTE:
             return Route(operator, settings=settings)
         case OperatorKind.PERMUTE:

@@ -14,7 +14,7 @@ from shardwright.execute.transport.torch_device import OperatorShare
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
-    """y = table[id] (+ positions[position] + types[0]): zero for rows that the device lacks.
+    """y = table[id] (+ positions[position] + types[0]): zero for rows that the device lacks; rows times the settings' factor.
 
     The device of the first rows adds positions and types. The table of relative position biases that a T5 stores here is not used by its
     attention (no operator reads it): its gradient is zero.
@@ -26,7 +26,7 @@ class Embedding:
         ids = column(inputs[0][0])[..., 0]
         table = weights[place.operator.parameters[0].name]
         rows, inside = _rows(place, ids)
-        y = table[rows] * inside.unsqueeze(-1)
+        y = table[rows] * _counted(place, inside, like=table)
         for name, kind in _others(place):
             if kind == "positions" and _first(place):
                 y = y + weights[name][numbers(place.positions, like=ids)]
@@ -50,7 +50,7 @@ class Embedding:
         found = {p.name: torch.zeros_like(fine(weights[p.name])) for p in place.operator.parameters if p.trainable}
         table = place.operator.parameters[0].name
         if table in found:
-            found[table].index_add_(0, rows.flatten(), (grad * inside.unsqueeze(-1)).flatten(0, 1))
+            found[table].index_add_(0, rows.flatten(), (grad * _counted(place, inside, like=weights[table])).flatten(0, 1))
         for name, kind in _others(place):
             if name in found and kind == "positions" and _first(place):
                 found[name].index_add_(0, numbers(place.positions, like=ids), grad.sum(0))
@@ -64,6 +64,11 @@ def _rows(place: OperatorShare, ids: torch.Tensor) -> tuple[torch.Tensor, torch.
     low, high = place.reads[0]
     inside = (ids >= low) & (ids < high)
     return torch.where(inside, ids - low, 0), inside
+
+
+def _counted(place: OperatorShare, inside: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
+    """What a row counts: the factor of embeddings, in the numbers of `like` as published classes round it, or nothing."""
+    return inside.unsqueeze(-1) * like.new_tensor(place.settings.embed_factor)
 
 
 def _first(place: OperatorShare) -> bool:

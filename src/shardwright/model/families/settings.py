@@ -6,12 +6,12 @@ A field that is not written has the value of the family's configuration class in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, field, replace
+from math import inf, sqrt
 from typing import Any, Final
 
 from shardwright.model.families.positions import COMPUTED, ORIGINAL, kind_of, latent_score_factor, longer_of, number_of, rope_of, share_of
-from shardwright.model.ir.fields import Fields
+from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.settings import ACTIVATIONS, USUAL, Settings
@@ -27,11 +27,11 @@ SPELLED: Final = {
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh"),
 }
 """Names of activations in configurations, and ours."""
-ACTIVATION = ("hidden_act", "hidden_activation", "activation_function")
+ACTIVATION = ("hidden_activation", "hidden_act", "activation_function")
 LATENT_EPS = 1e-6
 """Epsilon of the norms of latents in Transformers, whatever ``rms_norm_eps`` says."""
 EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps")
-EMBEDDING_SCALED: Final = "the embedding is multiplied by the square root of its width"
+BY_LAYER: Final = "rotary positions that differ by type of layer"
 BIASED: Final = "scores of attention are biased by distance"
 
 
@@ -43,6 +43,10 @@ class ClassSettings:
         eps: of norms. rope_base: of rotary positions; 0: the family has none. rope_share: it reads which part of a head is turned.
         scores_add_up: those of chosen experts do where ``norm_topk_prob`` is not written; None: not known of this class, and computed so.
         reads_norm: it reads ``norm_topk_prob``. share_factor: ``routed_scaling_factor`` where that is not written.
+        activation: where none is written; empty: the usual one. legacy: activations that are written and others that are meant.
+        embed_scaled: the embedding is multiplied by the square root of its width.
+        score_width: ``query_pre_attn_scalar``, the width that scores are divided by the root of; 0: a head's.
+        final_cap: ``final_logit_softcapping`` where that is not written.
         scoring: ``scoring_func`` that it computes, whatever is written.
         trained: positions of the first training, where they were made longer; 0: what the configuration says of others.
         differs: how what we compute differs from the published model, whatever the configuration says.
@@ -56,13 +60,18 @@ class ClassSettings:
     reads_norm: bool = True
     share_factor: float = 1.0
     scoring: str = ""
+    activation: str = ""
+    legacy: Mapping[str, str] = field(default_factory=dict)
+    embed_scaled: bool = False
+    score_width: float = 0.0
+    final_cap: float = 0.0
     differs: tuple[str, ...] = ()
 
 
 _PLAIN: Final = ClassSettings()
 _UNKNOWN: Final = ClassSettings(rope_share=True)
 _NO_ROTARY: Final = ClassSettings(eps=1e-5, rope_base=0.0)
-_SCALED: Final = ClassSettings(differs=(EMBEDDING_SCALED,))
+_GEMMA: Final = ClassSettings(activation="gelu_pytorch_tanh", embed_scaled=True)
 CLASSES: Final[Mapping[str, ClassSettings]] = {
     **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _PLAIN),
     **dict.fromkeys(("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"), ClassSettings(scores_add_up=False)),
@@ -71,8 +80,9 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     "Olmo2ForCausalLM": ClassSettings(eps=1e-5),
     "Phi3ForCausalLM": ClassSettings(eps=1e-5, rope_share=True, trained=4096),
     "MixtralForCausalLM": ClassSettings(eps=1e-5, rope_base=1e6, scores_add_up=True, reads_norm=False),
-    **dict.fromkeys(("GemmaForCausalLM", "Gemma2ForCausalLM"), _SCALED),
-    "Gemma3ForCausalLM": ClassSettings(rope_base=1e6, differs=(EMBEDDING_SCALED,)),
+    "GemmaForCausalLM": replace(_GEMMA, legacy={"gelu": "gelu_pytorch_tanh"}),
+    "Gemma2ForCausalLM": replace(_GEMMA, score_width=256.0, final_cap=30.0),
+    "Gemma3ForCausalLM": replace(_GEMMA, rope_base=1e6, score_width=256.0, differs=(BY_LAYER,)),
     **dict.fromkeys(("GPT2LMHeadModel", "BloomForCausalLM", "MambaForCausalLM", "Mamba2ForCausalLM"), _NO_ROTARY),
     **dict.fromkeys(
         ("T5ForConditionalGeneration", "MT5ForConditionalGeneration", "UMT5ForConditionalGeneration"),
@@ -102,7 +112,8 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         eps=float(eps),
         rope_share=min(share_of(config), 1.0) if own.rope_share else 1.0,
         rope_pairs=not (architecture == "DeepseekV3ForCausalLM" and config.get("rope_interleave") is False),
-        score_factor=latent_score_factor(config, longer=longer),
+        score_factor=latent_score_factor(config, longer=longer) * _width_factor(fields, own),
+        embed_factor=sqrt(fields.hidden()) if own.embed_scaled else 1.0,
         activation=_activation_of(config, model),
         shares_add_up=_add_up(config, own) is not False,
         share_factor=fields.number("routed_scaling_factor", minimum=0.0, maximum=1e6, default=own.share_factor),
@@ -116,16 +127,26 @@ def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
         _activation(config, model),
         *_positions(config, model, own),
         *_routing(config, model, own),
-        *_scores(config),
+        *_scores(config, own),
         *_scans(config, model),
     )
     return (*own.differs, *(c for c in checks if c))
 
 
+def _width_factor(fields: Fields, own: ClassSettings) -> float:
+    """Of scores that are divided by the root of another width than a head's."""
+    if not own.score_width:
+        return 1.0
+    width = fields.number("query_pre_attn_scalar", minimum=1e-3, maximum=1e6, default=own.score_width)
+    return sqrt(fields.integer("head_dim", maximum=MAX_HEAD_DIM) / width)
+
+
 def _asked(config: Mapping[str, Any], model: Model) -> tuple[str, set[bool]]:
     """The activation that is written, and whether feed-forwards multiply it by a second half."""
     gated = {o.gated for b in model.blocks for o in b.operators if o.kind is OperatorKind.ACTIVATION and len(o.inputs) == 1}
-    return next((str(config[k])[:40] for k in ACTIVATION if config.get(k)), ""), gated
+    own = CLASSES.get(model.architecture, _UNKNOWN)
+    asked = next((str(config[k])[:40] for k in ACTIVATION if config.get(k)), own.activation)
+    return own.legacy.get(asked, asked), gated
 
 
 def _activation_of(config: Mapping[str, Any], model: Model) -> str:
@@ -155,7 +176,7 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
     return (
         f"rotary positions of kind {kind}" if kind not in COMPUTED else "",
         "rotary positions without a factor for every pair (longrope)" if unlisted else "",
-        "rotary positions that differ by type of layer" if by_layer else "",
+        BY_LAYER if by_layer and BY_LAYER not in own.differs else "",
         f"rotary positions of {share:g} of a head" if share != 1.0 and (odd or not own.rope_share) else "",
         f"rope_local_base_freq {local:g} for layers with a window" if local and local != config.get("rope_theta") else "",
     )
@@ -181,12 +202,13 @@ def _routing(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tup
     )
 
 
-def _scores(config: Mapping[str, Any]) -> tuple[str, ...]:
+def _scores(config: Mapping[str, Any], own: ClassSettings) -> tuple[str, ...]:
     scalar, width = number_of(config.get("query_pre_attn_scalar")), config.get("head_dim")
-    cap, eps = number_of(config.get("final_logit_softcapping")), number_of(config.get("rms_norm_eps"))
+    # A null cap means none: only an absent field has the class's.
+    cap, eps = number_of(config.get("final_logit_softcapping", own.final_cap)), number_of(config.get("rms_norm_eps"))
     latent = config.get("kv_lora_rank") and eps is not None and eps != LATENT_EPS
     return (
-        f"query_pre_attn_scalar {scalar:g} beside head_dim {width}" if scalar and scalar != width else "",
+        f"query_pre_attn_scalar {scalar:g} beside head_dim {width}" if scalar and scalar != width and not own.score_width else "",
         f"final_logit_softcapping {cap:g}" if cap else "",
         f"rms_norm_eps {eps:g} beside {LATENT_EPS:g} in norms of latents" if latent else "",
         "scores that are not divided by the root of a head's width (scale_attn_weights: false)"

@@ -89,6 +89,7 @@ class Settings:
         rope_base: of rotary positions. longer: how they were made longer; None = not. rope_share: of a head's width, the first elements of
             which are turned; not of latent attention. rope_pairs: published weights of latent attention have turned elements as pairs.
         eps: of norms. score_factor: of scores of attention, beside one over the root of a head's width.
+        embed_factor: of rows of the embedding, not where its table is tied to the head.
         activation: what feed-forwards compute element by element, a name of `ACTIVATIONS`; empty: the usual one (`USUAL`).
         shares_add_up: what a token's experts count is made to add up to one. share_factor: of what each of them counts.
     """
@@ -99,6 +100,7 @@ class Settings:
     rope_share: float = 1.0
     rope_pairs: bool = True
     score_factor: float = 1.0
+    embed_factor: float = 1.0
     activation: str = ""
     shares_add_up: bool = True
     share_factor: float = 1.0
