@@ -10,10 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
+from shardwright.execute.numerics.choice import chosen_experts
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.transport.torch_device import Routed
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.ir.operator import ExpertShape
+from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Dim
 from tests.execute.lockstep import alone, local_weights, made_weights, place_of, rows_of, run
 
@@ -145,3 +147,23 @@ def test_equal_scores_go_to_the_lowest_experts() -> None:
 def test_a_cut_router_is_refused() -> None:
     with pytest.raises(StrategyError, match="of 5 experts"):
         alone(numerics_of(OPERATORS["route"]).forward(place_of(OPERATORS["route"], length=3), ((torch.zeros((2, 3, 2)),),), {}))
+
+
+@pytest.mark.parametrize(("add_up", "factor", "wanted"), [(True, 1.0, (0.8, 0.2)), (False, 1.0, (0.4, 0.1)), (False, 2.0, (0.8, 0.2))])
+def test_the_choice_within_a_group(add_up: bool, factor: float, wanted: tuple[float, float]) -> None:
+    """The worked number of `chosen_experts`; without groups expert 2 would be chosen."""
+    logits = torch.tensor([0.4, 0.1, 0.3, 0.2], dtype=torch.float64).log()
+    settings = Settings(shares_add_up=add_up, share_factor=factor)
+    shape = ExpertShape(experts=4, topk=2, groups=1, of_groups=2)
+    shares, chosen = chosen_experts(logits, {}, shape=shape, settings=settings)
+    assert chosen.tolist() == [0, 1]
+    assert shares.tolist() == pytest.approx(wanted)
+    assert chosen_experts(logits, {}, shape=ExpertShape(experts=4, topk=2), settings=settings)[1].tolist() == [0, 2]
+
+
+def test_a_corrected_group_ranks_by_its_two_best() -> None:
+    """Scores of one half; corrections .5 0 .3 .3: sums of the two best are 1.5 and 1.6, so the second group is chosen."""
+    own = {"correction": torch.tensor([0.5, 0.0, 0.3, 0.3], dtype=torch.float64)}
+    shape = ExpertShape(experts=4, topk=2, groups=1, of_groups=2)
+    shares, chosen = chosen_experts(torch.zeros(4, dtype=torch.float64), own, shape=shape, settings=Settings())
+    assert (chosen.tolist(), shares.tolist()) == ([2, 3], [0.5, 0.5])
