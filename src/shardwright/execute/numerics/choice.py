@@ -23,7 +23,7 @@ def chosen_experts(
     Args:
         logits: (..., experts). own: the parameters ``correction`` and ``expert_scale`` (experts), where the operator has them.
 
-    Worked: scores .4 .1 .3 .2 in two groups of two, of which one is allowed, two experts a token: the groups' best are .4 and .3, so experts
+    Worked: scores .4 .1 .3 .2 in two groups of two, one of them allowed, two experts a token: the groups' best are .4 and .3, so experts
     0 and 1 are chosen, although 2 scores more than 1; shares .8 and .2, or .4 and .1 where they are not made to add up to one.
 
     Sources: DeepSeek-AI 2024, DeepSeek-V2 (arXiv 2405.04434), section 2.2.2; DeepSeek-V3 (arXiv 2412.19437), section 2.1.2; which scores
