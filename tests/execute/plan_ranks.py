@@ -9,6 +9,9 @@ from datetime import timedelta
 from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from time import sleep
+from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -76,6 +79,22 @@ def serve(rank: int) -> tuple[dict[int, list[int]], dict[int, dict[int, list[tor
             return None
         served = moving(network.drive, frozenset({rank}))
         return served.tokens, served.logits
+
+
+def connected(rank: int, folder: Path) -> bool:
+    """Whether this rank enters a network only when the last one has connected. Nobody sends anything there."""
+    last = folder / "all have connected"
+    create, created = dist.new_group, count(1)
+
+    def late(*args: Any, **options: Any) -> dist.ProcessGroup | None:
+        group = create(*args, **options)
+        if rank == 0 and next(created) == 2:
+            sleep(0.2)
+            last.touch()
+        return group
+
+    with patch.object(dist, "new_group", late), Network({d: d for d in range(RANKS)}, timeout_s=240):
+        return last.exists()
 
 
 def resume(folder: Path) -> dict[str, object]:
@@ -156,6 +175,7 @@ def _work(rank: int, folder: str) -> None:
     result = {
         "trained": trained,
         "traces": traces,
+        "connected": connected(rank, Path(folder)),
         "served": serve(rank),
         "resumed": resume(Path(folder)),
         "stopped": ended(rank, by=_stop, who=STOPPED),

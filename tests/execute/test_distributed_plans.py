@@ -51,6 +51,10 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
             process.kill()
 
 
+def test_no_rank_enters_a_network_before_all_have_connected(ranks: list[Any]) -> None:
+    assert all(found["connected"] for found in ranks)
+
+
 @in_both
 @pytest.mark.parametrize("name", TRAINED)
 def test_losses_are_those_of_a_single_process(ranks: list[Any], name: str) -> None:

@@ -101,7 +101,10 @@ class Network:
     def _connected(self) -> list[dist.ProcessGroup]:
         limit = max(self.timeout_s, CONNECTING_S)
         try:
-            return [dist.new_group(backend="gloo", timeout=timedelta(seconds=limit)) for _ in range(2)]
+            groups = [dist.new_group(backend="gloo", timeout=timedelta(seconds=limit)) for _ in range(2)]
+            # A rank that has connected may have nothing to send and leave: others that still connect would take its end for a failure.
+            dist.barrier(group=groups[-1])
+            return groups
         except RuntimeError as error:
             raise StrategyError(
                 f"rank {self.rank}: not all ranks connected: {_one_line(error)}",
