@@ -23,6 +23,7 @@ from shardwright.execute.weights.read import open_weights
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import Settings
 from shardwright.model.taught import taught
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import DEFAULT, load_runtime
@@ -136,6 +137,7 @@ def divergence(own: torch.Tensor, other: torch.Tensor, labels: torch.Tensor) -> 
     loss = problem.model.blocks[-1].operators[-1]
 
     class Place:
+        settings = Settings()
         operator, groups = loss, {}
 
     def ended(task):  # type: ignore[no-untyped-def]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,23 +19,32 @@ from shardwright.execute.weights.read import open_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import load_config
 from tests.execute.huggingface_layouts import CONFIGS, checkpoint
+from tests.execute.published_configs import PUBLISHED, publish
 
 TOKENS = 7
 TOLERANCE = 1e-6
 """Transformers turns by angles in float32, whatever the model's numbers are."""
 
 
-@pytest.mark.parametrize("name", list(CONFIGS))
-def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, name: str) -> None:
-    checkpoint(name, tmp_path / "weights")
-    published = getattr(transformers, CONFIGS[name]["architectures"][0]).from_pretrained(
-        tmp_path / "weights", dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+def _published(name: str, folder: Path) -> Any:
+    """A model of Transformers, and its files in a folder."""
+    if name in PUBLISHED:
+        return publish(name, folder)
+    checkpoint(name, folder)
+    return getattr(transformers, CONFIGS[name]["architectures"][0]).from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
     )
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, *PUBLISHED])
+def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, name: str) -> None:
+    published = _published(name, tmp_path / "weights")
     ids = torch.randint(0, published.config.vocab_size, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
     wanted = functional.cross_entropy(published(input_ids=ids[:, :-1]).logits.flatten(0, 1), ids[:, 1:].flatten())
     wanted.backward()
 
     model = load_config(tmp_path / "weights" / "config.json")
+    assert not model.differs
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=2)
     batch = {"text": ids[:, :-1], "labels": ids[:, 1:]}
     weights = open_weights(tmp_path / "weights", model=model, dtype=torch.float64)

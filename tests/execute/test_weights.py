@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import pi
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from shardwright.model.ir.settings import Settings
 from shardwright.model.trained import trained
 from tests.execute.huggingface_layouts import CONFIGS, LAYOUTS, checkpoint
 from tests.execute.huggingface_models import loss
+from tests.execute.published_configs import PUBLISHED
 
 TOKENS = 7
 
@@ -43,7 +45,8 @@ def _opened(name: str, folder: Path, **more: Any) -> tuple[Model, dict[str, torc
 
 
 def test_every_family_with_a_table_is_tried() -> None:
-    assert {config["architectures"][0] for config in LAYOUTS.values()} == set(FAMILIES)
+    """Those of `published_configs` against Transformers."""
+    assert {config["architectures"][0] for config in (*LAYOUTS.values(), *PUBLISHED.values())} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -194,9 +197,8 @@ def load_config_of(name: str) -> Model:
 
 
 def test_a_family_without_a_table_is_refused_by_name(tmp_path: Path) -> None:
-    config = {**LAYOUTS["llama"], "architectures": ["NemotronForCausalLM"]}
-    model = model_from_config(config, name="nemotron")
-    assert "weights of NemotronForCausalLM cannot be read or written" in _refused(tmp_path, model)
+    model = replace(load_config_of("llama"), architecture="MptForCausalLM")
+    assert "weights of MptForCausalLM cannot be read or written" in _refused(tmp_path, model)
     with pytest.raises(DataError, match="LlamaForCausalLM"):
         save_weights(seeded(model, seed=0), model=model, config=tmp_path / "c", folder=tmp_path / "o", dtype=torch.float32)
 
@@ -221,7 +223,8 @@ def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
         ("deepseek v2", {"n_group": 2, "topk_group": 1, "topk_method": "greedy"}, "topk_method greedy"),
         ("deepseek v3", {"rms_norm_eps": 1e-5}, "norms of latents"),
         ("gpt2", {"activation_function": "tanh"}, "activation tanh"),
-        ("gemma2", {}, "final_logit_softcapping 30"),
+        ("gemma", {"final_logit_softcapping": 30.0}, "final_logit_softcapping 30"),
+        ("llama", {"residual_multiplier": 0.5}, "residual_multiplier 0.5"),
         ("gemma3", {}, "by type of layer"),
     ],
 )

@@ -19,10 +19,13 @@ CONFIGS = Path(__file__).parent / "configs"
 
 # Elements of all parameters as transformers 5.23.0 builds the same configuration (unique tensors, with the routers' correction buffers).
 COUNTS = {
+    "arcee": 10_184,
     "bloom": 89_808,
+    "cohere": 10_688,
     "deepseek_v2": 162_720,
     "deepseek_v2_qlora": 179_312,
     "deepseek_v3": 125_912,
+    "ernie4_5": 11_696,
     "falcon_11b": 68_256,
     "falcon_40b": 103_968,
     "falcon_7b": 100_512,
@@ -36,9 +39,13 @@ COUNTS = {
     "glm4_moe": 165_960,
     "gpt2": 91_248,
     "gpt2_inner": 69_276,
+    "gpt_bigcode": 23_936,
     "gpt_neox": 79_328,
     "gpt_neox_sequential": 78_560,
     "gpt_oss": 248_472,
+    "gptj": 26_323,
+    "granite": 11_360,
+    "helium": 13_408,
     "llama": 80_688,
     "llama4_text": 177_840,
     "llama_biases": 102_128,
@@ -48,12 +55,19 @@ COUNTS = {
     "mpt": 88_080,
     "nemotron": 90_336,
     "olmo2": 80_944,
+    "olmoe": 23_232,
     "opt": 77_696,
+    "phi": 10_427,
     "phi3": 80_688,
     "qwen2": 76_208,
     "qwen2_moe": 130_256,
     "qwen3": 105_392,
     "qwen3_moe": 154_928,
+    "seed_oss": 11_488,
+    "smollm3": 20_864,
+    "stablelm": 11_648,
+    "stablelm_parallel": 11_392,
+    "starcoder2": 9_928,
 }
 
 

@@ -21,7 +21,7 @@ from shardwright.execute.launch.alive import VARIABLE, ending, lifeline
 FOLDER = "SHARDWRIGHT_LAUNCH"
 """Environment variable: where a rank that was started here says why it ended."""
 POLL_S = 0.05
-GRACE_S = 20.0
+GRACE_S = 5.0
 """How long other ranks may take to end by themselves once one has failed."""
 PEER = "run.peer"
 LAST = 500

@@ -19,7 +19,7 @@ from shardwright.execute.numerics.turns import turned as turned_heads
 from shardwright.execute.shares.parameters import Key, origin
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
+from shardwright.model.ir.operator import AttentionShape, Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.settings import Settings
 from shardwright.program.stages.parts import StageParts
 from shardwright.strategy.plan.stages import How
@@ -53,10 +53,10 @@ class NativeNorm(nn.Module):  # type: ignore[misc]
         biased = len(operator.reads) == 1 and len(operator.parameters) == 2
         for i, extent in enumerate(operator.reads):
             gain = i < len(operator.parameters)
-            width = operator.parameters[i].size if gain else extent.quantum
+            width = operator.parameters[i].size if gain else extent.quantum if extent.quantum > 1 else extent.size
             self.whole.append(width == extent.size)
-            if biased:
-                self.parts.append(nn.LayerNorm(width, eps=settings.eps, device="meta"))
+            if biased or (settings.norms_centred and operator.klass is not OperatorClass.ATTN):
+                self.parts.append(nn.LayerNorm(width, eps=settings.eps, elementwise_affine=gain, bias=biased, device="meta"))
             else:
                 self.parts.append(nn.RMSNorm(width, eps=settings.eps, elementwise_affine=gain, device="meta"))
 
@@ -136,11 +136,15 @@ class Gate(nn.Module):  # type: ignore[misc]
 
 
 class NativeResidual(nn.Module):  # type: ignore[misc]
-    """The sum of its inputs."""
+    """The sum of its inputs, of which the first may have a factor."""
 
-    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor]:
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, first: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor]:
         """One tensor."""
-        return (sum(values[1:], values[0]),)
+        return (sum(others, first if self.factor == 1.0 else self.factor * first),)
 
 
 class Lookup(nn.Module):  # type: ignore[misc]
@@ -148,7 +152,7 @@ class Lookup(nn.Module):  # type: ignore[misc]
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
-        self.factor = settings.embed_factor
+        self.factor, self.first = settings.embed_factor, settings.first_position
         sizes = [[e.size for e in p.extents] for p in operator.parameters]
         self.tables = nn.ModuleList(nn.Embedding(rows, width, device="meta") for rows, width in sizes)
 
@@ -158,7 +162,7 @@ class Lookup(nn.Module):  # type: ignore[misc]
         if self.factor != 1.0:
             found = found * found.new_tensor(self.factor)
         for table in self.tables[1:]:
-            found = found + table(torch.arange(ids.shape[1], device=ids.device).unsqueeze(0))
+            found = found + table(torch.arange(self.first, self.first + ids.shape[1], device=ids.device).unsqueeze(0))
         return (found,)
 
 
@@ -177,7 +181,7 @@ def _step(operator: Operator, *, settings: Settings, again: bool) -> nn.Module:
         case OperatorKind.ACTIVATION:
             return Gate() if len(operator.inputs) > 1 else Activation(operator, settings=settings)
         case OperatorKind.RESIDUAL:
-            return NativeResidual()
+            return NativeResidual(settings.residual_factor if operator.joins_stream else 1.0)
         case OperatorKind.EMBEDDING:
             return Lookup(operator, settings=settings)
         case OperatorKind.ROUTE:

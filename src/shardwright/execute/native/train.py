@@ -24,6 +24,7 @@ from shardwright.execute.native.order_csv import schedule_csv
 from shardwright.execute.native.parallel import grid_mesh, place
 from shardwright.execute.native.rules import require_expressible
 from shardwright.execute.native.torch_private import pipeline
+from shardwright.execute.numerics.logits import logits_of
 from shardwright.execute.shares.parameters import Source, parameter_of
 from shardwright.execute.training.optimizer import AdamW, clip_factor
 from shardwright.execute.training.process_group import process_group
@@ -89,7 +90,7 @@ def _by_decay(stages: list[Stage], pieces: list[torch.Tensor], rule: AdamW, *, m
     ]
 
 
-def _loss(grid: Grid, mesh: DeviceMesh, *, scale: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+def _loss(grid: Grid, mesh: DeviceMesh, *, settings: Settings, scale: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Cross-entropy of logits whose vocabulary is cut by tp, summed over tokens; negative labels have none."""
 
     def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -97,6 +98,7 @@ def _loss(grid: Grid, mesh: DeviceMesh, *, scale: float) -> Callable[[torch.Tens
         flat: torch.Tensor = logits.flatten(0, 1)
         if flat.dtype.itemsize < 4:
             flat = flat.float()
+        flat = logits_of(flat, settings)
         if grid.tp > 1:
             flat = DTensor.from_local(flat, mesh["tp"], [Shard(-1)], run_check=False)
             wanted = DTensor.from_local(wanted, mesh["tp"], [Replicate()], run_check=False)
@@ -145,7 +147,7 @@ def engine(
     mine = [part for part in parts if dist.get_rank() in part.devices]
     stages = [Stage(part, model=model, settings=settings or model.settings) for part in mine]
     place(stages, mesh, grid, source=source, dtypes=(dtype, compute or dtype), device=device)
-    loss = _loss(grid, mesh, scale=1.0 / (job.global_batch * job.sequence_length))
+    loss = _loss(grid, mesh, settings=settings or model.settings, scale=1.0 / (job.global_batch * job.sequence_length))
     runtime = None
     microbatches = plan.lanes[0].microbatches
     if grid.pp > 1:

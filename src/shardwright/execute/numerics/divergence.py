@@ -8,6 +8,7 @@ import torch
 
 from shardwright.execute.numerics.boxes import column, fine, given
 from shardwright.execute.numerics.groups import reduced
+from shardwright.execute.numerics.logits import logits_of, products_grad
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Reduction, Task
 from shardwright.execute.transport.torch_device import OperatorShare
@@ -25,7 +26,8 @@ class Divergence:
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`: the model's own logits, the teacher's, the labels."""
-        own, taught, labels = fine(inputs[0][0]), fine(inputs[1][0]), column(inputs[-1][0])
+        own, taught = (logits_of(fine(one[0]), place.settings) for one in inputs[:2])
+        labels = column(inputs[-1][0])
         tops = torch.cat([_top(own), _top(taught)], dim=-1)
         tops = yield from reduced(place, "vocab", tops, what="max", reduction=Reduction.MAX)
         top, other = tops[..., :1], tops[..., 1:]
@@ -41,10 +43,11 @@ class Divergence:
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`: (q - p) x gradient; the teacher's logits have none."""
         yield from ()
-        own, taught, labels = fine(saved.inputs[0][0]), fine(saved.inputs[1][0]), column(saved.inputs[-1][0])
+        own, taught = (logits_of(fine(one[0]), place.settings) for one in saved.inputs[:2])
+        labels = column(saved.inputs[-1][0])
         scale = torch.where(labels >= 0, given(grads[0]), 0)
         dx = ((own - saved.own[0]).exp() - (taught - saved.own[1]).exp()) * scale
-        return (dx.to(saved.inputs[0][0].dtype),), None, None
+        return (products_grad(dx, own, place.settings).to(saved.inputs[0][0].dtype),), None, None
 
     def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""

@@ -29,7 +29,7 @@ class Embedding:
         y = table[rows] * _counted(place, inside, like=table)
         for name, kind in _others(place):
             if kind == "positions" and _first(place):
-                y = y + weights[name][numbers(place.positions, like=ids)]
+                y = y + weights[name][_learned(place, like=ids)]
             if kind == "types" and _first(place):
                 y = y + weights[name][0]
         return (y,), SavedTensors(inputs=inputs)
@@ -53,7 +53,7 @@ class Embedding:
             found[table].index_add_(0, rows.flatten(), (grad * _counted(place, inside, like=weights[table])).flatten(0, 1))
         for name, kind in _others(place):
             if name in found and kind == "positions" and _first(place):
-                found[name].index_add_(0, numbers(place.positions, like=ids), grad.sum(0))
+                found[name].index_add_(0, _learned(place, like=ids), grad.sum(0))
             if name in found and kind == "types" and _first(place):
                 found[name][0] = grad.sum((0, 1))
         return found
@@ -69,6 +69,11 @@ def _rows(place: OperatorShare, ids: torch.Tensor) -> tuple[torch.Tensor, torch.
 def _counted(place: OperatorShare, inside: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
     """What a row counts: the factor of embeddings, in the numbers of `like` as published classes round it, or nothing."""
     return inside.unsqueeze(-1) * like.new_tensor(place.settings.embed_factor)
+
+
+def _learned(place: OperatorShare, *, like: torch.Tensor) -> torch.Tensor:
+    """Rows of the table of positions that the tokens read."""
+    return numbers(place.positions, like=like) + place.settings.first_position
 
 
 def _first(place: OperatorShare) -> bool:

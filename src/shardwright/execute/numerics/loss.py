@@ -8,6 +8,7 @@ import torch
 
 from shardwright.execute.numerics.boxes import column, fine, given
 from shardwright.execute.numerics.groups import reduced
+from shardwright.execute.numerics.logits import logits_of, products_grad
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Reduction, Task
 from shardwright.execute.transport.torch_device import OperatorShare
@@ -22,7 +23,7 @@ class Loss:
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
-        logits, labels = fine(inputs[0][0]), column(inputs[-1][0])
+        logits, labels = logits_of(fine(inputs[0][0]), place.settings), column(inputs[-1][0])
         top = logits.amax(-1, keepdim=True) if logits.shape[-1] else logits.new_full((*logits.shape[:-1], 1), -torch.inf)
         top = yield from reduced(place, "vocab", top, what="max", reduction=Reduction.MAX)
         rows, inside = _target(place, labels)
@@ -39,13 +40,13 @@ class Loss:
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`: (softmax - one) x gradient; every device of the vocabulary's group is given the gradient of the whole value."""
         yield from ()
-        logits, labels = fine(saved.inputs[0][0]), column(saved.inputs[-1][0])
+        logits, labels = logits_of(fine(saved.inputs[0][0]), place.settings), column(saved.inputs[-1][0])
         scale = torch.where(labels >= 0, given(grads[0]), 0)
         dx = (logits - saved.own[0]).exp_().mul_(scale)
         rows, inside = _target(place, labels)
         if logits.shape[-1]:
             dx.scatter_add_(-1, rows, torch.where(inside, -scale, 0))
-        return (dx.to(saved.inputs[0][0].dtype),), None
+        return (products_grad(dx, logits, place.settings).to(saved.inputs[0][0].dtype),), None
 
     def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""

@@ -12,6 +12,7 @@ from shardwright.execute.numerics.groups import members, reduced
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.model.ir.operator import OperatorClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class _Part:
 
     Args:
         index: of the extent. block: local elements that are normed together. size: elements over all devices that share a mean square.
-        split: other devices have parts of the block. gain, bias: names of parameters, empty = none.
+        split: other devices have parts of the block. gain, bias: names of parameters, empty = none. centred: the mean is taken away.
         first, groups: the block's first element in the whole, of which so many equal parts have mean squares of their own.
     """
 
@@ -30,6 +31,7 @@ class _Part:
     split: bool
     gain: str
     bias: str
+    centred: bool
     first: int = 0
     groups: int = 1
 
@@ -50,7 +52,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """y = (x - mean) / sqrt(var + eps) x gain + bias; without a bias mean is 0.
+    """y = (x - mean) / sqrt(var + eps) x gain + bias; without a bias mean is 0, unless the settings centre norms of the stream.
 
     The first `reads` extents are normed, each over blocks as wide as its gain (without a gain: one head), or in so many equal parts as the
     operator has groups, and those that follow pass through (a value that the input lacks is the last extent that it has: shared keys and
@@ -84,14 +86,14 @@ class Norm:
             y, scale, copies = _normed(part, saved)
             g = fine(given(grads[part.index])).reshape(y.shape)
             g = g * fine(weights[part.gain]) if part.gain else g
-            both = (part.summed(g * y), part.summed(g)) if part.bias else (part.summed(g * y),)
+            both = (part.summed(g * y), part.summed(g)) if part.centred else (part.summed(g * y),)
             sums = torch.cat(both, dim=-1)
             if part.split:
                 sums = yield from reduced(place, "hidden", sums, what=f"backward.{part.index}")
             mean = sums / part.size
             share = part.spread(mean[..., : part.groups])
             dx = torch.addcmul(g, y, share / copies if part.split else share, value=-1)
-            if part.bias:
+            if part.centred:
                 dx -= part.spread(mean[..., part.groups :])
             x = values[part.index]
             found[part.index] = dx.mul_(scale).reshape(x.shape).to(x.dtype)
@@ -120,7 +122,7 @@ def _parts(place: OperatorShare) -> list[_Part]:
     parts = []
     for i, extent in enumerate(operator.reads):
         gain = operator.parameters[i] if i < len(operator.parameters) else None
-        block = gain.extents[0].size if gain is not None else extent.quantum
+        block = gain.extents[0].size if gain is not None else extent.quantum if extent.quantum > 1 else extent.size
         low, high = place.reads[i]
         # A group may have a member with all of the block: it takes part like the others.
         split = block == extent.size and extent.runs > 1 and bool(members(place, "hidden"))
@@ -134,7 +136,17 @@ def _parts(place: OperatorShare) -> list[_Part]:
         name = gain.name if gain is not None else ""
         local, groups = high - low if split else block, operator.groups
         parts.append(
-            _Part(index=i, block=local, size=block // groups, split=split, gain=name, bias=bias, first=low if split else 0, groups=groups)
+            _Part(
+                index=i,
+                block=local,
+                size=block // groups,
+                split=split,
+                gain=name,
+                bias=bias,
+                centred=bool(bias) or (place.settings.norms_centred and operator.klass is not OperatorClass.ATTN),
+                first=low if split else 0,
+                groups=groups,
+            )
         )
     return parts
 
@@ -152,17 +164,17 @@ def _copies(place: OperatorShare, part: _Part, x: torch.Tensor) -> Task[torch.Te
 
 
 def _statistics(place: OperatorShare, part: _Part, x: torch.Tensor, copies: torch.Tensor | None) -> Task[tuple[torch.Tensor, torch.Tensor]]:
-    """(mean, 1 / sqrt(var + eps)) of every block; mean 0 without a bias."""
+    """(mean, 1 / sqrt(var + eps)) of every block; mean 0 where it is not taken away."""
     eps = place.settings.eps
     if not part.split:
-        mean = part.spread(part.summed(x)) / part.size if part.bias else x.new_zeros(1)
+        mean = part.spread(part.summed(x)) / part.size if part.centred else x.new_zeros(1)
         return mean, part.spread((part.summed(_centred(x, mean, part).square()) / part.size + eps).rsqrt())
     counted = x if copies is None else x / copies
-    sums = torch.cat((part.summed(x * counted), part.summed(counted)) if part.bias else (part.summed(x * counted),), dim=-1)
+    sums = torch.cat((part.summed(x * counted), part.summed(counted)) if part.centred else (part.summed(x * counted),), dim=-1)
     sums = yield from reduced(place, "hidden", sums, what=f"forward.{part.index}")
-    mean = sums[..., part.groups :] / part.size if part.bias else x.new_zeros(1)
+    mean = sums[..., part.groups :] / part.size if part.centred else x.new_zeros(1)
     scale = (sums[..., : part.groups] / part.size - mean.square() + eps).rsqrt()
-    return part.spread(mean) if part.bias else mean, part.spread(scale)
+    return part.spread(mean) if part.centred else mean, part.spread(scale)
 
 
 def _affine(y: torch.Tensor, part: _Part, weights: Weights) -> torch.Tensor:
@@ -183,5 +195,5 @@ def _normed(part: _Part, saved: SavedTensors) -> tuple[torch.Tensor, torch.Tenso
 
 
 def _centred(x: torch.Tensor, mean: torch.Tensor, part: _Part) -> torch.Tensor:
-    """The input less its mean, which is 0 without a bias."""
-    return x - mean if part.bias else x
+    """The input less its mean, where that is taken away."""
+    return x - mean if part.centred else x

@@ -1,4 +1,4 @@
-"""Sums of streams."""
+"""Sums of streams (Granite's factor of what joins one: IBM 2024, ``residual_multiplier`` of its configurations)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,33 @@ from shardwright.execute.transport.torch_device import OperatorShare
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """y = the sum of the inputs' first extents (no dropout: it would not be equal to another plan's)."""
+    """y = the sum of the inputs' first extents (no dropout: it would not be equal to another plan's).
+
+    The first of two that join a layer's stream counts `Settings.residual_factor`: 0.22 x 5 + 3 = 4.1.
+    """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         yield from ()
-        return (sum_of([values[0] for values in inputs]),), SavedTensors(inputs=tuple(only(values) for values in inputs))
+        factor, (first, *others) = _factor(place, len(inputs)), [values[0] for values in inputs]
+        return (sum_of([first if factor == 1.0 else factor * first, *others]),), SavedTensors(
+            inputs=tuple(only(values) for values in inputs)
+        )
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         yield from ()
-        return tuple(returned(values, {0: given(grads[0])}) for values in saved.inputs)
+        grad, factor = given(grads[0]), _factor(place, len(saved.inputs))
+        first, *others = saved.inputs
+        return (returned(first, {0: grad if factor == 1.0 else factor * grad}), *(returned(values, {0: grad}) for values in others))
 
     def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         return {}
+
+
+def _factor(place: OperatorShare, inputs: int) -> float:
+    return place.settings.residual_factor if inputs == 2 and place.operator.joins_stream else 1.0

@@ -15,6 +15,7 @@ import torch
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.attention import Attention
 from shardwright.execute.numerics.groups import reduced
+from shardwright.execute.numerics.logits import logits_of
 from shardwright.execute.numerics.protocol import Forward, SavedTensors, Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.numerics.scan import FIRST_CHANNEL, conv, scanned
@@ -194,7 +195,7 @@ class Logits:
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Forward`. What it writes is nothing."""
-        own, (low, high) = inputs[0][0], place.reads[0]
+        own, (low, high) = logits_of(inputs[0][0], place.settings), place.reads[0]
         whole = own.new_zeros((*own.shape[:2], place.operator.reads[0].size))
         whole[..., low:high] = own
         whole = yield from reduced(place, "vocab", whole, what="logits")

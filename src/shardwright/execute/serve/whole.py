@@ -9,6 +9,7 @@ import torch
 
 from shardwright.execute.interpreter.device import DeviceWork, Turn, Walker
 from shardwright.execute.interpreter.stage_nodes import Node
+from shardwright.execute.numerics.logits import logits_of
 from shardwright.execute.numerics.protocol import Forward, SavedTensors, Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.shares.layer_state import BlockRun
@@ -58,5 +59,5 @@ class _Read:
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Forward`."""
         yield from ()
-        self.made.append(inputs[0][0][0])
+        self.made.append(logits_of(inputs[0][0][0], place.settings))
         return (inputs[0][0].new_zeros((*inputs[0][0].shape[:2], 1)),), SavedTensors(inputs=())

@@ -12,7 +12,7 @@ import torch
 
 from shardwright.execute.shares.parameters import Key, whole_shape
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.layout import Box, count
 
@@ -119,12 +119,7 @@ def branches(model: Model) -> int:
     """Residual branches that are added to the stream: two of a usual layer. What combines experts is within a branch."""
     return max(
         1,
-        sum(
-            run.count
-            for run in model.runs
-            for o in model.blocks[run.block].operators
-            if o.kind is OperatorKind.RESIDUAL and o.klass is OperatorClass.STREAM and not o.name.endswith("combine")
-        ),
+        sum(run.count for run in model.runs for o in model.blocks[run.block].operators if o.joins_stream),
     )
 
 

@@ -26,8 +26,9 @@ class Rule:
         middle: the tensor has a dim of one element behind the first (weights of a convolution).
         beside: our parameters that share the tensor, one after another in its output dim, this one among them; () = it is alone.
         grouped: those stand in turns: for each head (or group of query heads, or single element) a share of each.
-        rotary: parameter whose width is the rotary part of a head, stored as pairs (even, odd) but where
+        rotary: parameter whose width is the rotary part of a head, its last elements, stored as pairs (even, odd) but where
             `Settings.rope_pairs` is false; ours are halves. Empty: stored as ours.
+        pairs: the turned elements of every head, its first ones, are stored so.
         add: our value less the stored one.
     """
 
@@ -37,6 +38,7 @@ class Rule:
     beside: tuple[str, ...] = ()
     grouped: bool = False
     rotary: str = ""
+    pairs: bool = False
     add: float = 0.0
 
 
@@ -95,7 +97,13 @@ def _experts(tensors: tuple[str, str, str]) -> dict[str, Rule]:
 
 def _one_more(rules: Rules) -> dict[str, Rule]:
     """Gains that are stored less one."""
-    return {name: replace(rule, add=1.0) if "norm" in name else rule for name, rule in rules.items()}
+    return {name: replace(rule, add=1.0) if "norm" in name and name.endswith("weight") else rule for name, rule in rules.items()}
+
+
+def _in_pairs(rules: Rules) -> dict[str, Rule]:
+    """Queries and keys whose turned elements stand as pairs."""
+    turned = {f"qkv.{kind}{which}" for kind in ("weight", "bias") for which in ("", ".1")}
+    return {name: replace(rule, pairs=True) if name in turned else rule for name, rule in rules.items()}
 
 
 OUTER = {
@@ -167,6 +175,46 @@ BLOOM = {
     **_linear("up", "mlp.dense_h_to_4h"),
     **_linear("down", "mlp.dense_4h_to_h"),
 }
+NEOX = {
+    **NORMS,
+    **_fused("qkv", "attention.query_key_value", parts=3, grouped=True),
+    **_linear("proj", "attention.dense"),
+    **_linear("up", "mlp.dense_h_to_4h"),
+    **_linear("down", "mlp.dense_4h_to_h"),
+}
+OPT = {
+    **_norm("norm1", "self_attn_layer_norm"),
+    **_norm("norm2", "final_layer_norm"),
+    **SELF,
+    **_linear("proj", "self_attn.out_proj"),
+    **_linear("up", "fc1"),
+    **_linear("down", "fc2"),
+}
+UNGATED = {**NORMS, **SELF, **_linear("up", "mlp.up_proj"), **_linear("down", "mlp.down_proj")}
+FUSED_GATE = {**LLAMA, **_fused("up", "mlp.gate_up_proj", parts=2)}
+CODE = {
+    **_norm("norm1", "ln_1"),
+    **_norm("norm2", "ln_2"),
+    **_linear("proj", "attn.c_proj"),
+    **_linear("up", "mlp.c_fc"),
+    **_linear("down", "mlp.c_proj"),
+}
+GPTJ = {
+    **_norm("norm1", "ln_1"),
+    **_linear("qkv", "attn.q_proj"),
+    **_linear("qkv:1", "attn.k_proj"),
+    **_linear("qkv:2", "attn.v_proj"),
+    **_linear("proj", "attn.out_proj"),
+    **_linear("up", "mlp.fc_in"),
+    **_linear("down", "mlp.fc_out"),
+}
+PHI = {
+    **_norm("norm1", "input_layernorm"),
+    **SELF,
+    **_linear("proj", "self_attn.dense"),
+    **_linear("up", "mlp.fc1"),
+    **_linear("down", "mlp.fc2"),
+}
 MIXER = {
     **_norm("norm", "norm"),
     **_plain(scan__a_log="mixer.A_log", scan__d="mixer.D", scan__dt_bias="mixer.dt_bias", gate_norm__weight="mixer.norm.weight"),
@@ -183,8 +231,95 @@ def _convolved(parts: int) -> dict[str, Rule]:
 FAMILIES: Final[Mapping[str, Family]] = {
     **{
         architecture: Family(name=architecture, outer=OUTER, layers=LLAMA)
-        for architecture in ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+        for architecture in (
+            *("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"),
+            *("SmolLM3ForCausalLM", "SeedOssForCausalLM", "GraniteForCausalLM", "StableLmForCausalLM"),
+        )
     },
+    **{
+        architecture: Family(name=architecture, outer=OUTER, layers=_in_pairs(LLAMA))
+        for architecture in ("HeliumForCausalLM", "Ernie4_5ForCausalLM", "CohereForCausalLM")
+    },
+    "ArceeForCausalLM": Family(name="ArceeForCausalLM", outer=OUTER, layers=UNGATED),
+    "NemotronForCausalLM": Family(name="NemotronForCausalLM", outer=_one_more(OUTER), layers=_one_more(UNGATED)),
+    "Starcoder2ForCausalLM": Family(
+        name="Starcoder2ForCausalLM", outer=OUTER, layers={**NORMS, **SELF, **_linear("up", "mlp.c_fc"), **_linear("down", "mlp.c_proj")}
+    ),
+    "GlmForCausalLM": Family(name="GlmForCausalLM", outer=OUTER, layers=_in_pairs(FUSED_GATE)),
+    "Glm4ForCausalLM": Family(
+        name="Glm4ForCausalLM",
+        outer=OUTER,
+        layers={
+            **_in_pairs(FUSED_GATE),
+            **_norm("post_norm1", "post_self_attn_layernorm"),
+            **_norm("post_norm2", "post_mlp_layernorm"),
+        },
+    ),
+    "Glm4MoeForCausalLM": Family(
+        name="Glm4MoeForCausalLM",
+        outer=OUTER,
+        layers={
+            **LLAMA,
+            **EXPERTS,
+            **_shared("mlp.shared_experts"),
+            **_linear("router", "mlp.gate"),
+            **_plain(router__correction="mlp.gate.e_score_correction_bias"),
+        },
+        predictors=PREDICTOR,
+    ),
+    "PhiForCausalLM": Family(name="PhiForCausalLM", outer={**OUTER, **_norm("norm", "model.final_layernorm")}, layers=PHI),
+    "GPTNeoXForCausalLM": Family(
+        name="GPTNeoXForCausalLM",
+        outer={
+            **_plain(embed__weight="gpt_neox.embed_in.weight"),
+            **_norm("norm", "gpt_neox.final_layer_norm"),
+            **_linear("logits", "embed_out"),
+        },
+        layers=NEOX,
+        stem="gpt_neox.layers.{layer}.",
+        base="gpt_neox.",
+    ),
+    "OPTForCausalLM": Family(
+        name="OPTForCausalLM",
+        outer={
+            **_plain(embed__weight="model.decoder.embed_tokens.weight", embed__positions="model.decoder.embed_positions.weight"),
+            **_norm("norm", "model.decoder.final_layer_norm"),
+            **_linear("logits", "lm_head"),
+        },
+        layers=OPT,
+        stem="model.decoder.layers.{layer}.",
+        base="model.",
+    ),
+    "FalconForCausalLM": Family(
+        name="FalconForCausalLM",
+        outer={
+            **_plain(embed__weight="transformer.word_embeddings.weight"),
+            **_norm("norm", "transformer.ln_f"),
+            **_linear("logits", "lm_head"),
+        },
+        layers=BLOOM,
+        stem="transformer.h.{layer}.",
+        base="transformer.",
+    ),
+    "GPTJForCausalLM": Family(
+        name="GPTJForCausalLM",
+        outer={**_plain(embed__weight="transformer.wte.weight"), **_norm("norm", "transformer.ln_f"), **_linear("logits", "lm_head")},
+        layers=_in_pairs(GPTJ),
+        stem="transformer.h.{layer}.",
+        base="transformer.",
+    ),
+    "GPTBigCodeForCausalLM": Family(
+        name="GPTBigCodeForCausalLM",
+        outer={
+            **_plain(embed__weight="transformer.wte.weight", embed__positions="transformer.wpe.weight"),
+            **_norm("norm", "transformer.ln_f"),
+            **_linear("logits", "lm_head"),
+        },
+        layers={**CODE, **_fused("qkv", "attn.c_attn", parts=3, grouped=True)},
+        stem="transformer.h.{layer}.",
+        base="transformer.",
+    ),
+    "OlmoeForCausalLM": Family(name="OlmoeForCausalLM", outer=OUTER, layers={**LLAMA, **EXPERTS, **_linear("router", "mlp.gate")}),
     "Olmo2ForCausalLM": Family(name="Olmo2ForCausalLM", outer=OUTER, layers={**SELF, **MLP, **POST_NORMS}),
     "Phi3ForCausalLM": Family(
         name="Phi3ForCausalLM",

@@ -10,10 +10,12 @@ from itertools import pairwise, product
 import numpy as np
 
 from shardwright.errors import DataError
+from shardwright.execute.numerics.turns import turned_pairs
 from shardwright.execute.shares.parameters import Key
 from shardwright.execute.weights.families import Family, Rule
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Parameter
 from shardwright.program.layout.layout import Box, Interval, count, normal
 
@@ -111,7 +113,7 @@ def _placed(model: Model, block: int, rule: Rule, name: str) -> tuple[tuple[int,
     parameter = _find(operators, name)
     sizes = [e.size for e in parameter.extents]
     out = 0 if rule.middle or len(sizes) == 1 else len(sizes) - 1
-    rows, width = _rows(operators, rule, parameter, out, pairs=model.settings.rope_pairs)
+    rows, width = _rows(operators, rule, parameter, out, settings=model.settings)
     own = list(range(1 if "{expert}" in rule.tensor else 0, len(sizes)))
     dims = own[::-1] if rule.turned else own
     placed = [width if d == out else sizes[d] for d in dims]
@@ -125,14 +127,15 @@ def _find(operators: tuple[Operator, ...], name: str) -> Parameter:
     return next(p for o in operators for p in o.parameters if p.name == name)
 
 
-def _rows(operators: tuple[Operator, ...], rule: Rule, parameter: Parameter, out: int, *, pairs: bool) -> tuple[Rows, int]:
-    """(rows of our output dim, elements of the tensor's); `pairs`: turned elements stand in the tensor as pairs."""
+def _rows(operators: tuple[Operator, ...], rule: Rule, parameter: Parameter, out: int, *, settings: Settings) -> tuple[Rows, int]:
+    """(rows of our output dim, elements of the tensor's)."""
     extent = parameter.extents[out]
     own = np.arange(extent.size)
-    paired = bool(rule.rotary) and pairs
+    paired = rule.pairs or (bool(rule.rotary) and settings.rope_pairs)
     if paired:
-        rope = _find(operators, rule.rotary).extents[-1].size
-        own = _paired(own, width=extent.quantum if extent.quantum > 1 else extent.size, rope=rope)
+        width = extent.quantum if extent.quantum > 1 else extent.size
+        rope = 2 * turned_pairs(settings, width) if rule.pairs else _find(operators, rule.rotary).extents[-1].size
+        own = _paired(own, width=width, rope=rope, start=0 if rule.pairs else width - rope)
     if not rule.beside:
         return (own if paired else None), extent.size
     extents = [_find(operators, name).extents[out] for name in rule.beside]
@@ -145,12 +148,15 @@ def _rows(operators: tuple[Operator, ...], rule: Rule, parameter: Parameter, out
     return own // share[number] * (total // groups) + own % share[number] + sum(share[:number]), total
 
 
-def _paired(own: np.ndarray, *, width: int, rope: int) -> np.ndarray:
-    """Of heads whose last `rope` elements are halves: where each stands if they are pairs."""
-    within = own % width - (width - rope)
+def _paired(own: np.ndarray, *, width: int, rope: int, start: int) -> np.ndarray:
+    """Of heads of `width` whose `rope` elements from `start` on are halves: where each stands if they are pairs.
+
+    Of a head of 6 whose first 4 turn, 0 1 2 3 4 5 stand at 0 2 1 3 4 5.
+    """
+    within = own % width - start
     half = rope // 2
     turned = own - within + np.where(within < half, 2 * within, 2 * (within - half) + 1)
-    return np.where(within < 0, own, turned)
+    return np.where((within < 0) | (within >= rope), own, turned)
 
 
 def patches(found: Stored, box: Box) -> Iterator[Patch]:

@@ -76,6 +76,7 @@ def configured_model(
     positions: int = 0,
     norm_bias: bool = False,
     embed_norm: bool = False,
+    head_bias: bool = False,
     predicts: int = 0,
     predictor: Block | None = None,
 ) -> Model:
@@ -84,14 +85,14 @@ def configured_model(
     Args:
         layers: one block per layer. tied: what the family documents where ``tie_word_embeddings`` is not written.
         positions: rows of a learned position table; 0 = none. embed_norm: a norm of the embedding.
-        norm_bias: LayerNorm with bias before the head.
+        norm_bias: LayerNorm with bias before the head. head_bias: one of the logits.
         predicts: prediction modules. predictor: the layer inside each; None = the last layer's block.
     """
     hidden, vocab, tied = fields.hidden(), fields.vocab(), fields.flag("tie_word_embeddings", default=tied)
     return decoder_model(
         embed=embedding_block(hidden=hidden, vocab=vocab, positions=positions, norm_after=embed_norm),
         layers=layers,
-        head=head_block(hidden=hidden, vocab=vocab, tied=tied, norm_bias=norm_bias),
+        head=head_block(hidden=hidden, vocab=vocab, tied=tied, norm_bias=norm_bias, bias=head_bias),
         hidden=hidden,
         vocab=vocab,
         max_context=fields.context(),

@@ -39,12 +39,12 @@ def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
 
 
 def shared_experts(fields: Fields, *, sparse: bool, correction: bool) -> tuple[Operator, ...]:
-    """A feed-forward in DeepSeek's spelling: dense, or experts with shared ones."""
+    """A feed-forward in DeepSeek's spelling: dense, or experts with shared ones (class default 2 in V2, else 1)."""
     hidden = fields.hidden()
     if not sparse:
         return mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
     ffn = fields.ffn("moe_intermediate_size")
-    shared = fields.integer("n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=0) * ffn
+    shared = fields.integer("n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=1 if correction else 2) * ffn
     return moe_operators(hidden=hidden, ffn=ffn, experts=expert_shape(fields), shared_ffn=shared, correction=correction)
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from shardwright.model.blocks.decoder import configured_model
 from shardwright.model.blocks.dense import attention_operators, decoder_block, grouped_shape, layer_block, mlp_operators, parallel_block
+from shardwright.model.blocks.windows import windows_of
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_CONTEXT, MAX_FFN, Fields
 from shardwright.model.ir.graph import Model
@@ -155,3 +156,37 @@ def build_nemotron(fields: Fields) -> Model:
         mlp_bias=fields.flag("mlp_bias", default=False),
     )
     return configured_model(fields, layers=[layer] * fields.layers(), norm_bias=True)
+
+
+def build_starcoder2(fields: Fields) -> Model:
+    """StarCoder2 (`Starcoder2Config`: 2 kv heads, biases, tied): LayerNorm with bias, ungated, rotary, a window of all layers or none."""
+    bias = fields.flag("use_bias", default=True)
+    (window,) = set(windows_of(fields, layers=fields.layers(), uniform=True))
+    layer = decoder_block(
+        "layer",
+        hidden=fields.hidden(),
+        attention=grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=2, window=window),
+        ffn=fields.ffn(),
+        gated=False,
+        norm_bias=True,
+        attention_bias=bias,
+        output_bias=bias,
+        mlp_bias=bias,
+    )
+    return configured_model(fields, layers=[layer] * fields.layers(), tied=True, norm_bias=True)
+
+
+def build_gpt_bigcode(fields: Fields) -> Model:
+    """SantaCoder and StarCoder (`GPTBigCodeConfig`: multi_query true, n_inner null = 4 x hidden, tied): GPT-2 whose heads share keys."""
+    if fields.flag("add_cross_attention", default=False):
+        fields.unsupported("add_cross_attention = true")
+    shared = fields.flag("multi_query", default=True)
+    shape = _heads(fields, kv_heads=fields.kv_heads(default=1 if shared else fields.heads()))
+    layer = _biased_layer(fields, ffn=fields.ffn("n_inner", default=4 * fields.hidden()), shape=shape)
+    return configured_model(
+        fields,
+        layers=[layer] * fields.layers(),
+        tied=True,
+        positions=fields.integer("n_positions", "max_position_embeddings", maximum=MAX_CONTEXT),
+        norm_bias=True,
+    )

@@ -1,4 +1,4 @@
-"""Llama, Mistral, Phi-3, Qwen2, Qwen3, GLM-4, OLMo 2: RMSNorm, rotary, grouped queries, SwiGLU; biases, norms and windows differ."""
+"""Decoders around Llama: RMSNorm, rotary, grouped queries, SwiGLU; biases, norms, windows and where positions are turned differ."""
 
 from __future__ import annotations
 
@@ -23,25 +23,30 @@ def gated_layers(
     mlp_bias: bool = False,
     qk_norm: bool = False,
     post_norms: bool = False,
+    gated: bool = True,
+    rotary: Sequence[bool] = (),
 ) -> list[Block]:
-    """One SwiGLU layer per entry of `windows` (keys seen, 0 = all); `kv_heads`, `head_dim`: class defaults where there are any."""
+    """One layer per entry of `windows` (keys seen, 0 = all), SwiGLU where `gated`; `kv_heads`, `head_dim`: class defaults where there are
+    any. `rotary`: whether a layer turns by positions; empty: all do.
+    """
     width, mixed = fields.head_dim(default=head_dim), len(set(windows)) > 1
 
-    def layer(window: int) -> Block:
+    def layer(window: int, turned: bool) -> Block:
         return decoder_block(
-            "layer_window" if window and mixed else "layer",
+            f"layer{'_window' if window and mixed else ''}{'' if turned else '_unturned'}",
             hidden=fields.hidden(),
             attention=grouped_shape(fields, head_dim=width, kv_heads=kv_heads, window=window),
             ffn=fields.ffn(),
-            gated=True,
+            gated=gated,
             attention_bias=attention_bias,
             output_bias=output_bias,
             mlp_bias=mlp_bias,
             qk_norm=qk_norm,
+            rotary=turned,
             post_norms=post_norms,
         )
 
-    return blocks_of(zip(windows), layer)
+    return blocks_of(zip(windows, rotary or (True,) * len(windows), strict=True), layer)
 
 
 def build(fields: Fields) -> Model:
@@ -106,6 +111,87 @@ def build_olmo2(fields: Fields) -> Model:
     feed_forward = mlp_operators(source="residual1", hidden=hidden, ffn=fields.ffn(), gated=True)
     layer = layer_block("layer", hidden=hidden, attention=attention, feed_forward=feed_forward, pre_norms=False, post_norms=True)
     return configured_model(fields, layers=[layer] * fields.layers())
+
+
+def build_smollm3(fields: Fields) -> Model:
+    """SmolLM3 (`SmolLM3Config`: 4 kv heads, no biases, tied): every fourth layer has no positions, unless ``no_rope_layers`` lists them."""
+    layers = fields.layers()
+    listed = fields.integers("no_rope_layers", minimum=0, maximum=1)
+    if listed and len(listed) != layers:
+        fields.fail(f"no_rope_layers has {len(listed)} entries for {layers} layers", hint="one a layer: 1 turns by positions, 0 does not")
+    every = fields.integer("no_rope_layer_interval", default=4, maximum=MAX_LAYERS)
+    bias = fields.flag("attention_bias", default=False)
+    windows = (0,) * layers
+    if fields.flag("use_sliding_window", default=False):
+        windows = windows_of(fields, layers=layers)
+    else:
+        fields.aside("sliding_window", "layer_types")
+    blocks = gated_layers(
+        fields,
+        windows=windows,
+        kv_heads=4,
+        attention_bias=bias,
+        output_bias=bias,
+        mlp_bias=fields.flag("mlp_bias", default=False),
+        rotary=tuple(map(bool, listed)) if listed else tuple((i + 1) % every != 0 for i in range(layers)),
+    )
+    return configured_model(fields, layers=blocks, tied=True)
+
+
+def build_seed_oss(fields: Fields) -> Model:
+    """Seed-OSS (`SeedOssConfig`: 8 kv heads of 128, biases of q, k and v, untied)."""
+    layers = gated_layers(
+        fields,
+        windows=(0,) * fields.layers(),
+        kv_heads=8,
+        head_dim=128,
+        attention_bias=fields.flag("attention_bias", default=True),
+        output_bias=fields.flag("attention_out_bias", default=False),
+        mlp_bias=fields.flag("mlp_bias", default=False),
+    )
+    return configured_model(fields, layers=layers)
+
+
+def build_arcee(fields: Fields) -> Model:
+    """Arcee's AFM (`ArceeConfig`: kv heads default to the heads, no biases, untied): Llama with an ungated feed-forward, squared ReLU."""
+    bias = fields.flag("attention_bias", default=False)
+    layers = gated_layers(
+        fields,
+        windows=(0,) * fields.layers(),
+        kv_heads=fields.heads(),
+        attention_bias=bias,
+        output_bias=bias,
+        mlp_bias=fields.flag("mlp_bias", default=False),
+        gated=False,
+    )
+    return configured_model(fields, layers=layers)
+
+
+def build_helium(fields: Fields) -> Model:
+    """Helium (`HeliumConfig`: 20 kv heads of 128, no biases, untied)."""
+    layers = gated_layers(
+        fields,
+        windows=(0,) * fields.layers(),
+        kv_heads=20,
+        head_dim=128,
+        attention_bias=fields.flag("attention_bias", default=False),
+        mlp_bias=fields.flag("mlp_bias", default=False),
+    )
+    return configured_model(fields, layers=layers)
+
+
+def build_ernie4_5(fields: Fields) -> Model:
+    """ERNIE 4.5, dense (`Ernie4_5Config`: 2 kv heads of 128, no biases, tied)."""
+    bias = fields.flag("use_bias", default=False)
+    layers = gated_layers(
+        fields, windows=(0,) * fields.layers(), kv_heads=2, head_dim=128, attention_bias=bias, output_bias=bias, mlp_bias=bias
+    )
+    return configured_model(fields, layers=layers, tied=True)
+
+
+def build_granite(fields: Fields) -> Model:
+    """Granite 3, dense (`GraniteConfig`: kv heads default to the heads, no biases, untied): Llama with factors of streams and scores."""
+    return build(fields)
 
 
 def qwen_windows(fields: Fields) -> tuple[int, ...]:

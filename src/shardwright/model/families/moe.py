@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import attention_operators, grouped_shape, layer_block, mlp_operators
+from shardwright.model.blocks.dense import QkNorm, attention_operators, grouped_shape, layer_block, mlp_operators
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.blocks.predictor import num_predictors
 from shardwright.model.blocks.windows import no_window, windows_of
@@ -76,6 +76,16 @@ def build_qwen3_moe(fields: Fields) -> Model:
     moe = moe_operators(hidden=hidden, ffn=fields.ffn("moe_intermediate_size"), experts=expert_shape(fields))
     sparse = sparse_by_step(fields, layers=fields.layers())
     return configured_model(fields, layers=_mixed(fields, attention=attention, moe=moe, sparse=sparse))
+
+
+def build_olmoe(fields: Fields) -> Model:
+    """OLMoE (`OlmoeConfig`: kv heads default to the heads, no biases, untied): experts in every layer, query/key norms over all heads."""
+    hidden, bias = fields.hidden(), fields.flag("attention_bias", default=False)
+    shape = grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=fields.heads())
+    attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=QkNorm.WIDTH)
+    moe = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields))
+    layers = [layer_block("moe", hidden=hidden, attention=attention, feed_forward=moe)] * fields.layers()
+    return configured_model(fields, layers=layers)
 
 
 def build_glm4_moe(fields: Fields) -> Model:

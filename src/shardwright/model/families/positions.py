@@ -33,9 +33,10 @@ def number_of(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def share_of(config: Mapping[str, Any]) -> float:
-    """The part of a head's width that is turned."""
-    return number_of(rope_of(config).get("partial_rotary_factor")) or number_of(config.get("partial_rotary_factor")) or 1.0
+def share_of(config: Mapping[str, Any], *, usual: float = 1.0) -> float:
+    """The part of a head's width that is turned; `usual` where it is not written."""
+    written = (rope_of(config).get("partial_rotary_factor"), config.get("partial_rotary_factor"), config.get("rotary_pct"))
+    return next((share for one in written if (share := number_of(one))), usual)
 
 
 def longer_of(config: Mapping[str, Any], *, source: str) -> Longer | None:

@@ -27,10 +27,13 @@ SPELLED: Final = {
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh"),
 }
 """Names of activations in configurations, and ours."""
-ACTIVATION = ("hidden_activation", "hidden_act", "activation_function")
+ACTIVATION = ("hidden_activation", "hidden_act", "activation_function", "activation")
 LATENT_EPS = 1e-6
 """Epsilon of the norms of latents in Transformers, whatever ``rms_norm_eps`` says."""
-EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps")
+EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon")
+BASE = ("rope_theta", "rotary_emb_base")
+FACTORS: Final = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "logit_scale")
+"""Factors that a class reads or not."""
 BY_LAYER: Final = "rotary positions that differ by type of layer"
 BIASED: Final = "scores of attention are biased by distance"
 
@@ -41,12 +44,15 @@ class ClassSettings:
 
     Args:
         eps: of norms. rope_base: of rotary positions; 0: the family has none. rope_share: it reads which part of a head is turned.
+        usual_share: that part where it is not written. turned: or how many elements, under ``rotary_dim``.
+        first_position: row of the first token's learned position. centred: norms take the mean away without a bias.
         scores_add_up: those of chosen experts do where ``norm_topk_prob`` is not written; None: not known of this class, and computed so.
         reads_norm: it reads ``norm_topk_prob``. share_factor: ``routed_scaling_factor`` where that is not written.
         activation: where none is written; empty: the usual one. legacy: activations that are written and others that are meant.
         embed_scaled: the embedding is multiplied by the square root of its width.
         score_width: ``query_pre_attn_scalar``, the width that scores are divided by the root of; 0: a head's.
-        final_cap: ``final_logit_softcapping`` where that is not written.
+        final_cap: ``final_logit_softcapping`` where that is not written. reads_cap: it reads that.
+        factors: names of `FACTORS` that it reads, and their values where they are not written.
         scoring: ``scoring_func`` that it computes, whatever is written.
         trained: positions of the first training, where they were made longer; 0: what the configuration says of others.
         differs: how what we compute differs from the published model, whatever the configuration says.
@@ -55,6 +61,10 @@ class ClassSettings:
     eps: float = 1e-6
     rope_base: float = 10000.0
     rope_share: bool = False
+    usual_share: float = 1.0
+    turned: int = 0
+    first_position: int = 0
+    centred: bool = False
     trained: int = 0
     scores_add_up: bool | None = None
     reads_norm: bool = True
@@ -65,6 +75,8 @@ class ClassSettings:
     embed_scaled: bool = False
     score_width: float = 0.0
     final_cap: float = 0.0
+    reads_cap: bool = False
+    factors: Mapping[str, float] = field(default_factory=dict)
     differs: tuple[str, ...] = ()
 
 
@@ -72,6 +84,7 @@ _PLAIN: Final = ClassSettings()
 _UNKNOWN: Final = ClassSettings(rope_share=True)
 _NO_ROTARY: Final = ClassSettings(eps=1e-5, rope_base=0.0)
 _GEMMA: Final = ClassSettings(activation="gelu_pytorch_tanh", embed_scaled=True)
+_GLM: Final = ClassSettings(eps=1.5625e-7, rope_share=True, usual_share=0.5)
 CLASSES: Final[Mapping[str, ClassSettings]] = {
     **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _PLAIN),
     **dict.fromkeys(("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"), ClassSettings(scores_add_up=False)),
@@ -81,9 +94,30 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     "Phi3ForCausalLM": ClassSettings(eps=1e-5, rope_share=True, trained=4096),
     "MixtralForCausalLM": ClassSettings(eps=1e-5, rope_base=1e6, scores_add_up=True, reads_norm=False),
     "GemmaForCausalLM": replace(_GEMMA, legacy={"gelu": "gelu_pytorch_tanh"}),
-    "Gemma2ForCausalLM": replace(_GEMMA, score_width=256.0, final_cap=30.0),
+    "Gemma2ForCausalLM": replace(_GEMMA, score_width=256.0, final_cap=30.0, reads_cap=True),
     "Gemma3ForCausalLM": replace(_GEMMA, rope_base=1e6, score_width=256.0, differs=(BY_LAYER,)),
     **dict.fromkeys(("GPT2LMHeadModel", "BloomForCausalLM", "MambaForCausalLM", "Mamba2ForCausalLM"), _NO_ROTARY),
+    "GPTBigCodeForCausalLM": replace(_NO_ROTARY, activation="gelu_pytorch_tanh"),
+    "OPTForCausalLM": replace(_NO_ROTARY, activation="relu", first_position=2),
+    "GPTNeoXForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.25, activation="gelu"),
+    "FalconForCausalLM": ClassSettings(eps=1e-5, activation="gelu"),
+    "NemotronForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, activation="relu2"),
+    "Starcoder2ForCausalLM": ClassSettings(eps=1e-5, activation="gelu_pytorch_tanh"),
+    "StableLmForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.25),
+    "PhiForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, activation="gelu_new"),
+    "GPTJForCausalLM": ClassSettings(eps=1e-5, rope_share=True, turned=64, activation="gelu_new"),
+    "CohereForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0, centred=True, factors={"logit_scale": 0.0625}),
+    "GraniteForCausalLM": ClassSettings(
+        factors={"embedding_multiplier": 1.0, "attention_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
+    ),
+    **dict.fromkeys(("GlmForCausalLM", "Glm4ForCausalLM"), _GLM),
+    "Glm4MoeForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, scores_add_up=True, scoring="sigmoid"),
+    "OlmoeForCausalLM": ClassSettings(eps=1e-5, scores_add_up=False),
+    "SmolLM3ForCausalLM": ClassSettings(rope_base=2e6),
+    "SeedOssForCausalLM": _PLAIN,
+    "ArceeForCausalLM": ClassSettings(eps=1e-5, activation="relu2"),
+    "HeliumForCausalLM": ClassSettings(eps=1e-8, rope_base=100000.0),
+    "Ernie4_5ForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0),
     **dict.fromkeys(
         ("T5ForConditionalGeneration", "MT5ForConditionalGeneration", "UMT5ForConditionalGeneration"),
         ClassSettings(rope_base=0.0, differs=(BIASED,)),
@@ -104,16 +138,21 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
     spelled = next((name for name in EPS if config.get(name) is not None), EPS[0])
     eps = fields.number(spelled, minimum=0.0, maximum=1.0, default=own.eps)
     written = config if rope.get("rope_theta") is None else rope
-    base = Fields(dict(written), source).number("rope_theta", minimum=1.0, maximum=1e12, default=own.rope_base or 1.0)
+    base = Fields(dict(written), source).number(*BASE, minimum=1.0, maximum=1e12, default=own.rope_base or 1.0)
     longer = longer_of({ORIGINAL: own.trained or None, **config}, source=source)
     return Settings(
         rope_base=float(base),
         longer=longer,
         eps=float(eps),
-        rope_share=min(share_of(config), 1.0) if own.rope_share else 1.0,
+        rope_share=min(_share(fields, own), 1.0),
         rope_pairs=not (architecture == "DeepseekV3ForCausalLM" and config.get("rope_interleave") is False),
+        first_position=own.first_position,
         score_factor=latent_score_factor(config, longer=longer) * _width_factor(fields, own),
-        embed_factor=sqrt(fields.hidden()) if own.embed_scaled else 1.0,
+        norms_centred=own.centred,
+        embed_factor=sqrt(fields.hidden()) if own.embed_scaled else _factor(fields, own, "embedding_multiplier"),
+        residual_factor=_factor(fields, own, "residual_multiplier"),
+        logits_factor=_factor(fields, own, "logit_scale") / _factor(fields, own, "logits_scaling"),
+        logits_cap=_cap(config, own) if own.reads_cap else 0.0,
         activation=_activation_of(config, model),
         shares_add_up=_add_up(config, own) is not False,
         share_factor=fields.number("routed_scaling_factor", minimum=0.0, maximum=1e6, default=own.share_factor),
@@ -127,14 +166,39 @@ def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
         _activation(config, model),
         *_positions(config, model, own),
         *_routing(config, model, own),
-        *_scores(config, own),
+        *_scores(config, own, model),
         *_scans(config, model),
     )
     return (*own.differs, *(c for c in checks if c))
 
 
+def _share(fields: Fields, own: ClassSettings) -> float:
+    """The part of a head's width that is turned."""
+    if not own.rope_share:
+        return 1.0
+    if own.turned:
+        width = fields.head_dim()
+        # A null count means the whole head; only an absent one is the class's.
+        absent = own.turned if not fields.written("rotary_dim") else width
+        return fields.integer("rotary_dim", maximum=MAX_HEAD_DIM, default=absent) / width
+    return share_of(fields.mapping, usual=own.usual_share)
+
+
+def _factor(fields: Fields, own: ClassSettings, name: str) -> float:
+    """A factor that the class reads; 1 of others."""
+    usual = own.factors.get(name)
+    return 1.0 if usual is None else fields.number(name, minimum=1e-9, maximum=1e9, default=usual)
+
+
+def _cap(config: Mapping[str, Any], own: ClassSettings) -> float:
+    """The bound of logits; a null one means none: only an absent field has the class's."""
+    return number_of(config.get("final_logit_softcapping", own.final_cap)) or 0.0
+
+
 def _width_factor(fields: Fields, own: ClassSettings) -> float:
-    """Of scores that are divided by the root of another width than a head's."""
+    """Of scores that are divided by the root of another width than a head's, or have a factor in place of one over that."""
+    if "attention_multiplier" in own.factors:
+        return _factor(fields, own, "attention_multiplier") * sqrt(fields.head_dim())
     if not own.score_width:
         return 1.0
     width = fields.number("query_pre_attn_scalar", minimum=1e-3, maximum=1e6, default=own.score_width)
@@ -167,7 +231,7 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
     if not own.rope_base:
         return ()
     rope = rope_of(config)
-    kind, share = kind_of(rope), share_of(config)
+    kind, share = kind_of(rope), share_of(config, usual=own.usual_share)
     widths = [o.reads[0].quantum for b in model.blocks for o in b.operators if o.kind is OperatorKind.ROTARY]
     unlisted = kind == "longrope" and longer_of({ORIGINAL: own.trained or None, **config}, source=model.architecture) is None
     odd = own.rope_share and any(int(width * min(share, 1.0)) % 2 for width in widths)
@@ -202,10 +266,10 @@ def _routing(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tup
     )
 
 
-def _scores(config: Mapping[str, Any], own: ClassSettings) -> tuple[str, ...]:
+def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tuple[str, ...]:
     scalar, width = number_of(config.get("query_pre_attn_scalar")), config.get("head_dim")
-    # A null cap means none: only an absent field has the class's.
-    cap, eps = number_of(config.get("final_logit_softcapping", own.final_cap)), number_of(config.get("rms_norm_eps"))
+    cap, eps = 0.0 if own.reads_cap else _cap(config, own), number_of(config.get("rms_norm_eps"))
+    others = [(name, number_of(config.get(name))) for name in FACTORS if name not in own.factors]
     latent = config.get("kv_lora_rank") and eps is not None and eps != LATENT_EPS
     return (
         f"query_pre_attn_scalar {scalar:g} beside head_dim {width}" if scalar and scalar != width and not own.score_width else "",
@@ -213,6 +277,11 @@ def _scores(config: Mapping[str, Any], own: ClassSettings) -> tuple[str, ...]:
         f"rms_norm_eps {eps:g} beside {LATENT_EPS:g} in norms of latents" if latent else "",
         "scores that are not divided by the root of a head's width (scale_attn_weights: false)"
         if config.get("scale_attn_weights") is False
+        else "",
+        *(f"{name} {value:g}" for name, value in others if value not in (None, 1.0)),
+        "queries, keys and values between bounds (clip_qkv)" if config.get("clip_qkv") else "",
+        "biases by distance (alibi) that are divided by the root of a head's width"
+        if config.get("alibi") and model.architecture == "FalconForCausalLM"
         else "",
         "scale_attn_by_inverse_layer_idx" if config.get("scale_attn_by_inverse_layer_idx") else "",
         "post-norm residuals (apply_residual_connection_post_layernorm)" if config.get("apply_residual_connection_post_layernorm") else "",

@@ -166,6 +166,12 @@ class Operator:
         return any(p.trainable for p in self.parameters[: len(self.parameters) - len(self.adapters)])
 
     @property
+    def joins_stream(self) -> bool:
+        """It adds a sub-block's output to a layer's stream: what combines experts is within one, what has no extents only stands for it."""
+        stream = self.kind is OperatorKind.RESIDUAL and self.klass is OperatorClass.STREAM
+        return stream and bool(self.reads) and not self.name.endswith("combine")
+
+    @property
     def is_taught(self) -> bool:
         """A loss that reads a teacher's logits, its last input, beside the model's own."""
         return self.kind is OperatorKind.LOSS and len(self.inputs) > 1

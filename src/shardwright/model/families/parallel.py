@@ -1,0 +1,77 @@
+"""Decoders whose sub-blocks both read the layer's input, and their neighbours: StableLM, Phi, GPT-J, Cohere."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from shardwright.model.blocks.decoder import configured_model
+from shardwright.model.blocks.dense import attention_operators, grouped_shape, layer_block, mlp_operators, parallel_block
+from shardwright.model.ir.fields import MAX_CONTEXT, Fields
+from shardwright.model.ir.graph import Model
+
+
+def build_stablelm(fields: Fields) -> Model:
+    """StableLM 2 and StableLM 3B (`StableLmConfig`: 32 kv heads, no biases, untied): LayerNorm with bias, SwiGLU, partial rotary."""
+    if fields.flag("qk_layernorm", default=False):
+        fields.unsupported("qk_layernorm = true (a LayerNorm of each head with its own gain)")
+    hidden = fields.hidden()
+    shape = grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=32)
+    together = fields.flag("use_parallel_residual", default=False)
+    wrap = partial(parallel_block, norms=1) if together else layer_block
+    layer = wrap(
+        "layer",
+        hidden=hidden,
+        attention=attention_operators(hidden=hidden, shape=shape, bias=fields.flag("use_qkv_bias", default=False)),
+        feed_forward=mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True, source="norm1" if together else "norm2"),
+        norm_bias=True,
+    )
+    return configured_model(fields, layers=[layer] * fields.layers(), norm_bias=True)
+
+
+def build_phi(fields: Fields) -> Model:
+    """Phi-1, 1.5 and 2 (`PhiConfig`: kv heads default to the heads, untied): one LayerNorm a layer, biases everywhere, partial rotary."""
+    if fields.flag("qk_layernorm", default=False):
+        fields.unsupported("qk_layernorm = true (a LayerNorm of each head)")
+    hidden = fields.hidden()
+    shape = grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=fields.heads())
+    layer = parallel_block(
+        "layer",
+        hidden=hidden,
+        attention=attention_operators(hidden=hidden, shape=shape, bias=True, output_bias=True),
+        feed_forward=mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=False, bias=True, source="norm1"),
+        norm_bias=True,
+        norms=1,
+    )
+    return configured_model(fields, layers=[layer] * fields.layers(), norm_bias=True, head_bias=True)
+
+
+def build_gptj(fields: Fields) -> Model:
+    """GPT-J (`GPTJConfig`: n_inner null = 4 x hidden, untied): one LayerNorm a layer, attention without biases, a head with one."""
+    hidden = fields.hidden()
+    fields.integer("n_positions", "max_position_embeddings", maximum=MAX_CONTEXT)
+    shape = grouped_shape(fields, head_dim=fields.even_head_dim(), kv_heads=fields.heads())
+    layer = parallel_block(
+        "layer",
+        hidden=hidden,
+        attention=attention_operators(hidden=hidden, shape=shape),
+        feed_forward=mlp_operators(hidden=hidden, ffn=fields.ffn("n_inner", default=4 * hidden), gated=False, bias=True, source="norm1"),
+        norm_bias=True,
+        norms=1,
+    )
+    return configured_model(fields, layers=[layer] * fields.layers(), norm_bias=True, head_bias=True)
+
+
+def build_cohere(fields: Fields) -> Model:
+    """Command R (`CohereConfig`: kv heads default to the heads, no biases, tied): one LayerNorm a layer, without a bias, and SwiGLU."""
+    if fields.flag("use_qk_norm", default=False):
+        fields.unsupported("use_qk_norm = true (a LayerNorm of each head with its own gain)")
+    hidden, bias = fields.hidden(), fields.flag("attention_bias", default=False)
+    shape = grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=fields.heads())
+    layer = parallel_block(
+        "layer",
+        hidden=hidden,
+        attention=attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias),
+        feed_forward=mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True, source="norm1"),
+        norms=1,
+    )
+    return configured_model(fields, layers=[layer] * fields.layers(), tied=True)

@@ -1,0 +1,147 @@
+"""Small configurations of families that Transformers alone is the reference of: it makes their weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Config = dict[str, Any]
+
+PLAIN: Config = {
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 20,
+    "num_hidden_layers": 2,
+    "vocab_size": 19,
+    "max_position_embeddings": 32,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": None,
+}
+WHOLE: Config = {**PLAIN, "num_key_value_heads": 4}
+ALIKE: Config = {key: value for key, value in PLAIN.items() if key not in ("num_key_value_heads", "head_dim")}
+"""Of families whose heads all have keys of their own, as wide as their share of the stream."""
+GPT: Config = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 32, "vocab_size": 19, "bos_token_id": 0, "eos_token_id": 0}
+GEMMA2: Config = {**PLAIN, "architectures": ["Gemma2ForCausalLM"], "sliding_window": 4, "query_pre_attn_scalar": 24}
+FALCON: Config = {
+    **{key: value for key, value in ALIKE.items() if key != "intermediate_size"},
+    "architectures": ["FalconForCausalLM"],
+    "ffn_hidden_size": 20,
+    "new_decoder_architecture": False,
+}
+PUBLISHED: dict[str, Config] = {
+    "smollm3": {**PLAIN, "architectures": ["SmolLM3ForCausalLM"], "num_hidden_layers": 4, "tie_word_embeddings": True},
+    "smollm3 listed": {
+        **PLAIN,
+        "architectures": ["SmolLM3ForCausalLM"],
+        "no_rope_layers": [0, 1],
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
+    "seed oss": {
+        **PLAIN,
+        "architectures": ["SeedOssForCausalLM"],
+        "attention_bias": True,
+        "attention_dropout": 0.0,
+        "residual_dropout": 0.0,
+    },
+    "arcee": {**PLAIN, "architectures": ["ArceeForCausalLM"], "mlp_bias": True},
+    "helium": {**WHOLE, "architectures": ["HeliumForCausalLM"]},
+    "ernie 4.5": {**PLAIN, "architectures": ["Ernie4_5ForCausalLM"], "use_bias": True, "tie_word_embeddings": False},
+    "granite": {
+        **PLAIN,
+        "architectures": ["GraniteForCausalLM"],
+        "embedding_multiplier": 12.0,
+        "logits_scaling": 8.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.3,
+    },
+    "stablelm": {**PLAIN, "architectures": ["StableLmForCausalLM"], "use_qkv_bias": True},
+    "stablelm parallel": {**PLAIN, "architectures": ["StableLmForCausalLM"], "use_parallel_residual": True, "partial_rotary_factor": 0.5},
+    "phi": {**PLAIN, "architectures": ["PhiForCausalLM"]},
+    "gpt-j": {**GPT, "architectures": ["GPTJForCausalLM"], "rotary_dim": 4},
+    "cohere": {**PLAIN, "architectures": ["CohereForCausalLM"], "logit_scale": 0.25},
+    "starcoder2": {**PLAIN, "architectures": ["Starcoder2ForCausalLM"], "sliding_window": 4},
+    "gpt bigcode": {**GPT, "architectures": ["GPTBigCodeForCausalLM"], "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    "gpt bigcode heads": {
+        **GPT,
+        "architectures": ["GPTBigCodeForCausalLM"],
+        "multi_query": False,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    },
+    "olmoe": {**PLAIN, "architectures": ["OlmoeForCausalLM"], "num_experts": 4, "num_experts_per_tok": 2},
+    "gpt-neox": {**ALIKE, "architectures": ["GPTNeoXForCausalLM"]},
+    "gpt-neox sequential": {
+        **ALIKE,
+        "architectures": ["GPTNeoXForCausalLM"],
+        "use_parallel_residual": False,
+        "attention_bias": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
+    },
+    "opt": {**ALIKE, "architectures": ["OPTForCausalLM"], "ffn_dim": 20, "word_embed_proj_dim": 32, "dropout": 0.0},
+    "opt unbiased": {
+        **ALIKE,
+        "architectures": ["OPTForCausalLM"],
+        "ffn_dim": 20,
+        "word_embed_proj_dim": 32,
+        "dropout": 0.0,
+        "enable_bias": False,
+        "activation_function": "gelu",
+    },
+    "falcon": {**FALCON, "multi_query": True},
+    "falcon heads": {**FALCON, "multi_query": False, "bias": True},
+    "falcon sequential": {**FALCON, "multi_query": False, "parallel_attn": False},
+    "nemotron": {**PLAIN, "architectures": ["NemotronForCausalLM"]},
+    "nemotron biased": {**PLAIN, "architectures": ["NemotronForCausalLM"], "attention_bias": True, "mlp_bias": True},
+    "glm": {**PLAIN, "architectures": ["GlmForCausalLM"]},
+    "glm4": {**PLAIN, "architectures": ["Glm4ForCausalLM"]},
+    "glm4 moe": {
+        **PLAIN,
+        "architectures": ["Glm4MoeForCausalLM"],
+        "use_qk_norm": True,
+        "attention_bias": True,
+        "moe_intermediate_size": 12,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "first_k_dense_replace": 1,
+        "routed_scaling_factor": 1.5,
+        "num_nextn_predict_layers": 0,
+    },
+    "gemma2": {**GEMMA2, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0},
+}
+
+
+def publish(name: str, folder: Path) -> Any:
+    """The model of Transformers with random weights, every one of which counts, in float64; `folder` gets its files."""
+    import transformers
+
+    config = PUBLISHED[name]
+    architecture = config["architectures"][0]
+    model_class = getattr(transformers, architecture)
+    rest = {k: v for k, v in config.items() if k != "architectures"}
+    model = model_class._from_config(
+        model_class.config_class(**rest), dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+    )
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for tensor, parameter in (*model.named_parameters(), *_choices(model)):
+            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            if parameter.dim() > 1:
+                drawn = drawn if "embed" in tensor or "wte" in tensor or "wpe" in tensor else drawn * parameter.shape[-1] ** -0.5
+            else:
+                drawn = 0.1 * drawn + (1.0 if tensor.endswith("weight") else 0.0)
+            parameter.copy_(drawn)
+    model.eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def _choices(model: Any) -> list[tuple[str, torch.Tensor]]:
+    """Corrections of the choice of experts, which are no parameters there."""
+    return [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]

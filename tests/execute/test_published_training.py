@@ -1,0 +1,119 @@
+"""Published families train as in Transformers: five steps of AdamW under a split plan, from scratch, written out and read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
+from torch.nn import functional
+
+from shardwright.execute.shares.parameters import seeded, sliced
+from shardwright.execute.state.checkpoint import SavedSource, read
+from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.spared import VECTORS
+from shardwright.execute.training.train import member, training
+from shardwright.execute.weights.families import FAMILIES
+from shardwright.execute.weights.read import open_weights
+from shardwright.execute.weights.write import save_weights
+from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.model.families.huggingface import load_config
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import OperatorKind
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.parser import parse_plan
+from tests.execute.huggingface_layouts import CONFIGS
+from tests.execute.published_configs import PUBLISHED
+from tests.execute.saved import save
+from tests.execute.trained import train
+
+STEPS, SAMPLES, TOKENS = 5, 4, 8
+RULE = AdamW(rate=3e-3, eps=1e-4, clip=0.5, spared=(VECTORS,))
+"""Epsilon keeps what has no gradient but roundings (biases of keys) where it is."""
+TOLERANCE = 1e-6
+"""Of losses, and of parameters after the last step: Transformers turns by angles in float32."""
+ALL = {**CONFIGS, **PUBLISHED}
+
+
+def split(model: Model) -> Plan:
+    """Pipeline, tensor, sequence, expert and data parallelism with sharded states, of two layers on four devices."""
+    layers = sum(run.count for run in model.runs if run.name.startswith("layers"))
+    routed = any(o.kind is OperatorKind.ROUTE for block in model.blocks for o in block.operators)
+    experts = "    router = s2\n    experts = e2\n" if routed else ""
+    return parse_plan(
+        f"plan small devices 4\nzero all: all/1/1\nlane main samples {SAMPLES} in 2\n"
+        f"  stages embed+{layers - 1}, 1+head on 0, 2\n    all = t2\n    stream = s2\n{experts}order 1f1b(main)\n"
+    )
+
+
+def steps_of(published: Any, batches: list[dict[str, torch.Tensor]]) -> list[float]:
+    """Losses of Transformers' model under PyTorch's AdamW, before each step and after the last."""
+    vectors = [p for p in published.parameters() if p.dim() == 1]
+    others = [p for p in published.parameters() if p.dim() > 1]
+    groups = [{"params": others, "weight_decay": RULE.decay}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=RULE.rate, betas=RULE.betas, eps=RULE.eps)
+    losses = []
+    for batch in batches:
+        value = loss_of(published, batch)
+        optimizer.zero_grad()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(published.parameters(), RULE.clip)
+        optimizer.step()
+        losses.append(float(value.detach()))
+    return losses
+
+
+def loss_of(published: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return functional.cross_entropy(published(input_ids=batch["text"]).logits.flatten(0, 1), batch["labels"].flatten())
+
+
+def opened(folder: Path, architecture: str) -> Any:
+    """Transformers' model of a folder, none of whose tensors is missing or unknown."""
+    model, found = getattr(transformers, architecture).from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager", output_loading_info=True
+    )
+    assert not any(found[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), found
+    return model.eval()
+
+
+def test_thirty_families_and_forty_configurations_are_tried() -> None:
+    assert len({config["architectures"][0] for config in ALL.values()} & set(FAMILIES)) >= 30
+    assert len(ALL) >= 40
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_five_steps_of_a_split_plan_are_those_of_transformers(tmp_path: Path, name: str) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(ALL[name]))
+    model = load_config(config)
+    assert not model.differs
+    source, architecture = seeded(model, seed=3), ALL[name]["architectures"][0]
+    save_weights(source, model=model, config=config, folder=tmp_path / "first", dtype=torch.float64)
+    published = opened(tmp_path / "first", architecture)
+    ids = torch.randint(0, model.vocab, (STEPS, SAMPLES, TOKENS + 1), generator=torch.Generator().manual_seed(1))
+    batches = [{"text": one[:, :-1], "labels": one[:, 1:]} for one in ids]
+    wanted = steps_of(published, batches)
+
+    job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=SAMPLES)
+    known = training(model, job, split(model), rule=RULE)
+    members = {device: member(device, known, source=source) for device in known.devices}
+    assert [report.loss for report in train(members, known, batches)] == pytest.approx(wanted, abs=TOLERANCE)
+    assert abs(wanted[0] - wanted[-1]) > 1e-3, "training changes the loss"
+
+    # From the files a device has what it began with from scratch, so its steps are the same.
+    weights = open_weights(tmp_path / "first", model=model, dtype=torch.float64)
+    for device in known.devices:
+        for key, boxes in member(device, known, source=weights).store.held.items():
+            for box, held in boxes.items():
+                torch.testing.assert_close(held.value, sliced(source(key), box), rtol=0, atol=1e-15)
+
+    frozen = SavedSource(saved=read(save(members, known, tmp_path / "run"), model=model), frozen=source)
+    save_weights(frozen, model=model, config=config, folder=tmp_path / "last", dtype=torch.float64)
+    trained = dict(opened(tmp_path / "last", architecture).named_parameters())
+    for key, parameter in published.named_parameters():
+        torch.testing.assert_close(trained[key], parameter, rtol=0, atol=TOLERANCE, msg=lambda said, key=key: f"{key}: {said}")
