@@ -113,6 +113,65 @@ PUBLISHED: dict[str, Config] = {
         "routed_scaling_factor": 1.5,
         "num_nextn_predict_layers": 0,
     },
+    "cohere2": {**PLAIN, "architectures": ["Cohere2ForCausalLM"], "num_hidden_layers": 4, "sliding_window": 4},
+    "olmo3": {
+        **PLAIN,
+        "architectures": ["Olmo3ForCausalLM"],
+        "num_hidden_layers": 4,
+        "sliding_window": 4,
+        "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16},
+    },
+    "exaone4": {**PLAIN, "architectures": ["Exaone4ForCausalLM"], "num_hidden_layers": 4, "sliding_window": 4},
+    "exaone4 whole": {**PLAIN, "architectures": ["Exaone4ForCausalLM"], "sliding_window": None, "layer_types": ["full_attention"] * 2},
+    "gemma3": {
+        **PLAIN,
+        "architectures": ["Gemma3ForCausalLM"],
+        "sliding_window": 4,
+        "sliding_window_pattern": 2,
+        "query_pre_attn_scalar": 24,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        "final_logit_softcapping": 3.0,
+    },
+    "gpt-oss": {
+        **PLAIN,
+        "architectures": ["GptOssForCausalLM"],
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 4,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "swiglu_limit": 1.0,
+    },
+    "nemotron-h": {
+        **{key: value for key, value in PLAIN.items() if key != "num_hidden_layers"},
+        "architectures": ["NemotronHForCausalLM"],
+        "layers_block_type": ["linear_attention", "full_attention", "mlp", "moe"],
+        "ssm_state_size": 6,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 8,
+        "n_groups": 2,
+        "conv_kernel": 4,
+        "chunk_size": 4,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12,
+        "moe_shared_expert_intermediate_size": 14,
+        "routed_scaling_factor": 1.5,
+    },
+    "jamba": {
+        **{key: value for key, value in PLAIN.items() if key != "head_dim"},
+        "architectures": ["JambaForCausalLM"],
+        "num_hidden_layers": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "attn_layer_period": 4,
+        "attn_layer_offset": 2,
+        "mamba_d_state": 6,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "mamba_dt_rank": 5,
+    },
     "gemma2": {**GEMMA2, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0},
 }
 
@@ -128,18 +187,25 @@ def publish(name: str, folder: Path) -> Any:
     model = model_class._from_config(
         model_class.config_class(**rest), dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
     )
+    randomise(model)
+    model.eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def randomise(model: Any) -> None:
+    """Weights of which every one counts."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for tensor, parameter in (*model.named_parameters(), *_choices(model)):
             drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            if parameter.dim() > 1:
+            if "A_log" in tensor:
+                drawn = drawn.abs()
+            elif parameter.dim() > 1:
                 drawn = drawn if "embed" in tensor or "wte" in tensor or "wpe" in tensor else drawn * parameter.shape[-1] ** -0.5
             else:
                 drawn = 0.1 * drawn + (1.0 if tensor.endswith("weight") else 0.0)
             parameter.copy_(drawn)
-    model.eval()
-    model.save_pretrained(folder)
-    return model
 
 
 def _choices(model: Any) -> list[tuple[str, torch.Tensor]]:

@@ -105,6 +105,9 @@ def _sees(a: object, t: int, u: int) -> bool:
 def activation(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
     if len(inputs) == 1:
         x = inputs[0]
+        if o.clamped:
+            gate, up = x[0].minimum(torch.tensor(7.0)), x[1].clamp(-7.0, 7.0)
+            return (gate / (1 + (-1.702 * gate).exp()) * (1 + up),)
         return (functional.silu(x[0]) * x[1] if o.gated else functional.gelu(x[0], approximate="tanh"),)
     x, other = inputs[0][0], inputs[1]
     gate = {1: other[0], 2: other[-1], 4: other[-1], 5: other[0], 6: other[3] if len(other) == 6 else None}[len(other)]

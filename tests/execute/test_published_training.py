@@ -53,8 +53,9 @@ def split(model: Model) -> Plan:
 
 def steps_of(published: Any, batches: list[dict[str, torch.Tensor]]) -> list[float]:
     """Losses of Transformers' model under PyTorch's AdamW, before each step and after the last."""
-    vectors = [p for p in published.parameters() if p.dim() == 1]
-    others = [p for p in published.parameters() if p.dim() > 1]
+    # A bias of every expert is a vector of each.
+    spared = {name: p.dim() == 1 or name.endswith("_bias") for name, p in published.named_parameters()}
+    vectors, others = ([p for name, p in published.named_parameters() if spared[name] is one] for one in (True, False))
     groups = [{"params": others, "weight_decay": RULE.decay}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=RULE.rate, betas=RULE.betas, eps=RULE.eps)
     losses = []

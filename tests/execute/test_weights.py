@@ -159,6 +159,13 @@ def test_unusable_weights_are_refused_with_file_and_tensor(tmp_path: Path) -> No
     assert open_weights(tmp_path, model=model, dtype=torch.float32).files["lm_head.weight"] == ("model.safetensors", "lm_head.weight")
 
 
+def test_files_without_prediction_modules_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    """As Transformers saves DeepSeek-V3."""
+    model, tensors, _ = _opened("deepseek v3 mtp", tmp_path)
+    save_file({n: v for n, v in tensors.items() if not n.startswith("model.layers.2.")}, tmp_path / "model.safetensors")
+    assert "write num_nextn_predict_layers 0 into its config.json" in _refused(tmp_path, model)
+
+
 def test_shards_and_their_index_are_checked(tmp_path: Path) -> None:
     model, tensors, _ = _opened("qwen3", tmp_path, files=3)
     index = tmp_path / "model.safetensors.index.json"
@@ -225,7 +232,8 @@ def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
         ("gpt2", {"activation_function": "tanh"}, "activation tanh"),
         ("gemma", {"final_logit_softcapping": 30.0}, "final_logit_softcapping 30"),
         ("llama", {"residual_multiplier": 0.5}, "residual_multiplier 0.5"),
-        ("gemma3", {}, "by type of layer"),
+        ("llama", {"rope_parameters": {"sliding_attention": {"rope_theta": 10.0}}}, "by type of layer"),
+        ("gemma3", {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, "kind yarn of layers with a window"),
     ],
 )
 def test_what_we_do_not_compute_is_said(tmp_path: Path, name: str, change: dict[str, Any], said: str) -> None:

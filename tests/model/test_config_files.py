@@ -123,7 +123,8 @@ class TestFields:
         assert fields.integer("num_layers", "n_layer") == 3
         assert fields.integer("empty", default=7) == 7
         assert fields.optional_integer("empty") is None
-        assert fields.flag("empty", default=True) is True
+        assert fields.flag("empty", default=True) is False
+        assert fields.flag("absent", default=True) is True
         assert not fields.present("empty")
 
     def test_nested_fields_carry_their_path(self) -> None:

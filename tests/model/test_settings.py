@@ -127,7 +127,7 @@ def test_every_family_whose_weights_are_read_has_its_classes_numbers() -> None:
         ({"partial_rotary_factor": 0.5}, "0.5 of a head"),
         ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 7}}, "a factor for every pair"),
         ({"rope_scaling": {"type": "su", "short_factor": [1.0] * 7 + ["x"], "long_factor": [1.0] * 8}}, "a factor for every pair"),
-        ({"architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.7}, "0.7 of a head"),
+        ({"architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.7}, "an odd number of elements"),
         ({"hidden_act": "mish"}, "activation mish"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}}, "by type of layer"),
     ],

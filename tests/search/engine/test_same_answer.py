@@ -50,7 +50,9 @@ def alone() -> str:
     return joint(SERIAL, 1)
 
 
-@pytest.mark.parametrize(("workers", "method"), [(2, ""), pytest.param(3, "", marks=pytest.mark.proof), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "method"), [(2, ""), pytest.param(3, "", marks=pytest.mark.proof), pytest.param(2, "spawn", marks=pytest.mark.proof)]
+)
 def test_joint(workers: int, method: str, alone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "start_method", lambda own=processes.start_method: method or own())
     assert joint(PROCESSES, workers) == alone

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
 from shardwright.execute.native.experts import NativePermute, NativeUnpermute, Products, Route
 from shardwright.execute.numerics.attention import visible
-from shardwright.execute.numerics.curves import curve, curve_of
+from shardwright.execute.numerics.curves import clamped_gate, curve, curve_of
 from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned_pairs
 from shardwright.execute.numerics.turns import turned as turned_heads
 from shardwright.execute.shares.parameters import Key, origin
@@ -73,7 +73,7 @@ class NativeRotary(nn.Module):  # type: ignore[misc]
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
-        self.width, self.settings = operator.reads[0].quantum, settings
+        self.width, self.settings = operator.reads[0].quantum, settings.of_layers(local=operator.local)
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor an extent."""
@@ -119,11 +119,14 @@ class Activation(nn.Module):  # type: ignore[misc]
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
         self.count, self.curve = len(operator.reads), curve_of(settings, gated=operator.gated)
+        self.limit = settings.gate_limit if operator.clamped else None
 
     def forward(self, x: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor, and what passes."""
         if self.count == 1:
             return (curve(self.curve, x), *rest)
+        if self.limit is not None:
+            return (clamped_gate(self.curve, x, rest[0], limit=self.limit), *rest[1:])
         return (curve(self.curve, x) * rest[0], *rest[1:])
 
 

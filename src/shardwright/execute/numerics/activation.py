@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from shardwright.execute.numerics.boxes import given, returned
-from shardwright.execute.numerics.curves import curve, curve_gradient, curve_of
+from shardwright.execute.numerics.curves import clamped_gate, curve, curve_gradient, curve_of
 from shardwright.execute.numerics.local import Local
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
@@ -33,7 +33,10 @@ def activation(place: OperatorShare, inputs: tuple[Values, ...], weights: Weight
     if len(inputs) == 1:
         (values,) = inputs
         count = len(operator.reads)
-        y = curve(curve_of(place.settings, gated=operator.gated), values[0])
+        name = curve_of(place.settings, gated=operator.gated)
+        if operator.clamped:
+            return (clamped_gate(name, values[0], values[1], limit=place.settings.gate_limit), *values[count:])
+        y = curve(name, values[0])
         return (y * values[1] if operator.gated else y, *values[count:])
     x, scores = inputs[0][0], inputs[1][GATE_EXTENT[len(inputs[1])]]
     gate = functional.silu(scores) if operator.klass is OperatorClass.SSM else torch.sigmoid(scores)
@@ -45,7 +48,7 @@ LOCAL = Local(function=activation)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointwiseActivation:
-    """`activation`, with explicit gradients where it has one input; behind gates of their own torch's."""
+    """`activation`, with explicit gradients where it has one input that is not clamped; else torch's."""
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
@@ -55,7 +58,7 @@ class PointwiseActivation:
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`: of f(x) y, y f'(x) and f(x)."""
-        if len(saved.inputs) > 1:
+        if len(saved.inputs) > 1 or place.operator.clamped:
             return (yield from LOCAL.input_grad(place, saved, grads, weights))
         (values,) = saved.inputs
         x, grad = values[0], given(grads[0])

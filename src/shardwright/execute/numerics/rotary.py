@@ -84,6 +84,7 @@ def _turned(x: torch.Tensor, place: OperatorShare, width: int, rope: int, *, sig
 
     Of heads that are `whole` their share of the settings.
     """
-    half = turned_pairs(place.settings, rope) if whole and rope == width else rope // 2
-    cos, sin = _turns(place.settings, place.positions, half, place.length, x.device, x.dtype)
+    settings = place.settings.of_layers(local=place.operator.local)
+    half = turned_pairs(settings, rope) if whole and rope == width else rope // 2
+    cos, sin = _turns(settings, place.positions, half, place.length, x.device, x.dtype)
     return turned(x, cos, sign * sin, width=width, start=width - rope)

@@ -100,6 +100,17 @@ def _one_more(rules: Rules) -> dict[str, Rule]:
     return {name: replace(rule, add=1.0) if "norm" in name and name.endswith("weight") else rule for name, rule in rules.items()}
 
 
+def _turns_of(name: str, tensor: str) -> dict[str, Rule]:
+    """Two parameters whose elements stand in turns."""
+    both = (name, f"{name}.1")
+    return {one: Rule(tensor=tensor, beside=both, grouped=True) for one in both}
+
+
+def _renamed(rules: Rules, stem: str, other: str) -> dict[str, Rule]:
+    """The tensors of `stem` under another one."""
+    return {name: replace(rule, tensor=rule.tensor.replace(stem, other, 1)) for name, rule in rules.items()}
+
+
 def _in_pairs(rules: Rules) -> dict[str, Rule]:
     """Queries and keys whose turned elements stand as pairs."""
     turned = {f"qkv.{kind}{which}" for kind in ("weight", "bias") for which in ("", ".1")}
@@ -228,6 +239,15 @@ def _convolved(parts: int) -> dict[str, Rule]:
     return {name: replace(rule, middle=rule.tensor.endswith("weight")) for name, rule in rules.items()}
 
 
+MAMBA1 = {
+    **MIXER,
+    **_fused("in_proj", "mixer.in_proj", parts=2),
+    **_convolved(1),
+    **_fused("x_proj", "mixer.x_proj", parts=3),
+    **_linear("dt_proj", "mixer.dt_proj"),
+}
+
+
 FAMILIES: Final[Mapping[str, Family]] = {
     **{
         architecture: Family(name=architecture, outer=OUTER, layers=LLAMA)
@@ -238,7 +258,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     },
     **{
         architecture: Family(name=architecture, outer=OUTER, layers=_in_pairs(LLAMA))
-        for architecture in ("HeliumForCausalLM", "Ernie4_5ForCausalLM", "CohereForCausalLM")
+        for architecture in ("HeliumForCausalLM", "Ernie4_5ForCausalLM", "CohereForCausalLM", "Cohere2ForCausalLM")
     },
     "ArceeForCausalLM": Family(name="ArceeForCausalLM", outer=OUTER, layers=UNGATED),
     "NemotronForCausalLM": Family(name="NemotronForCausalLM", outer=_one_more(OUTER), layers=_one_more(UNGATED)),
@@ -320,7 +340,61 @@ FAMILIES: Final[Mapping[str, Family]] = {
         base="transformer.",
     ),
     "OlmoeForCausalLM": Family(name="OlmoeForCausalLM", outer=OUTER, layers={**LLAMA, **EXPERTS, **_linear("router", "mlp.gate")}),
-    "Olmo2ForCausalLM": Family(name="Olmo2ForCausalLM", outer=OUTER, layers={**SELF, **MLP, **POST_NORMS}),
+    **{
+        architecture: Family(name=architecture, outer=OUTER, layers={**SELF, **MLP, **POST_NORMS})
+        for architecture in ("Olmo2ForCausalLM", "Olmo3ForCausalLM", "Exaone4ForCausalLM")
+    },
+    "GptOssForCausalLM": Family(
+        name="GptOssForCausalLM",
+        outer=OUTER,
+        layers={
+            **NORMS,
+            **SELF,
+            **_plain(
+                core__sinks="self_attn.sinks",
+                experts__down__weight="mlp.experts.down_proj",
+                experts__down__bias="mlp.experts.down_proj_bias",
+            ),
+            **_linear("router", "mlp.router"),
+            **_turns_of("experts.up.weight", "mlp.experts.gate_up_proj"),
+            **_turns_of("experts.up.bias", "mlp.experts.gate_up_proj_bias"),
+        },
+    ),
+    "NemotronHForCausalLM": Family(
+        name="NemotronHForCausalLM",
+        outer=MAMBA_OUTER,
+        layers={
+            **MIXER,
+            **_fused("in_proj", "mixer.in_proj", parts=5),
+            **_convolved(3),
+            **_linear("qkv", "mixer.q_proj"),
+            **_linear("qkv:1", "mixer.k_proj"),
+            **_linear("qkv:2", "mixer.v_proj"),
+            **_linear("proj", "mixer.o_proj"),
+            **_linear("up", "mixer.up_proj"),
+            **_linear("down", "mixer.down_proj"),
+            **_linear("router", "mixer.gate"),
+            **_plain(router__correction="mixer.gate.e_score_correction_bias"),
+            **_linear("experts.up", "mixer.experts.{expert}.up_proj"),
+            **_linear("experts.down", "mixer.experts.{expert}.down_proj"),
+            **_linear("shared.up", "mixer.shared_experts.up_proj"),
+            **_linear("shared.down", "mixer.shared_experts.down_proj"),
+        },
+        stem="backbone.layers.{layer}.",
+    ),
+    "JambaForCausalLM": Family(
+        name="JambaForCausalLM",
+        outer={**OUTER, **_norm("norm", "model.final_layernorm")},
+        layers={
+            **_norm("norm1", "input_layernorm"),
+            **_norm("norm2", "pre_ff_layernorm"),
+            **SELF,
+            **_renamed(MAMBA1, "mixer.", "mamba."),
+            **_plain(x_norm__dt="mamba.dt_layernorm.weight", x_norm__b="mamba.b_layernorm.weight", x_norm__c="mamba.c_layernorm.weight"),
+            **_renamed({**MLP, **EXPERTS}, "mlp.", "feed_forward."),
+            **_linear("router", "feed_forward.router"),
+        },
+    ),
     "Phi3ForCausalLM": Family(
         name="Phi3ForCausalLM",
         outer=OUTER,
@@ -395,13 +469,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "MambaForCausalLM": Family(
         name="MambaForCausalLM",
         outer=MAMBA_OUTER,
-        layers={
-            **MIXER,
-            **_fused("in_proj", "mixer.in_proj", parts=2),
-            **_convolved(1),
-            **_fused("x_proj", "mixer.x_proj", parts=3),
-            **_linear("dt_proj", "mixer.dt_proj"),
-        },
+        layers=MAMBA1,
         stem="backbone.layers.{layer}.",
     ),
 }

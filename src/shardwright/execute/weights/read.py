@@ -103,7 +103,9 @@ def open_weights(folder: Path, *, model: Model, dtype: torch.dtype, seed: int = 
         place = stored(model, family, key)
         for tensor in dict.fromkeys(p.tensor for p in patches(place, tuple(((0, n),) for n in whole_shape(model, key)))):
             if tensor not in files:
-                files[tensor] = _require(folder, family, headers, tensor, place, listed)
+                files[tensor] = _require(
+                    folder, family, headers, tensor, place, listed, predictor=model.runs[key[0]].name.startswith("mtp")
+                )
     return HuggingFaceWeights(
         folder=folder, model=model, family=family, files=files, dtype=dtype, beside=InitialValues(model=model, seed=seed, dtype=dtype)
     )
@@ -117,14 +119,17 @@ class _Header:
 
 
 def _require(
-    folder: Path, family: Family, headers: Mapping[str, _Header], tensor: str, place: Stored, listed: Mapping[str, str]
+    folder: Path, family: Family, headers: Mapping[str, _Header], tensor: str, place: Stored, listed: Mapping[str, str], *, predictor: bool
 ) -> tuple[str, str]:
-    """(file, name there) of a tensor that has the right shape and a dtype that we read."""
+    """(file, name there) of a tensor that has the right shape and a dtype that we read; `predictor`: of a prediction module."""
     name = tensor if tensor in headers else tensor.removeprefix(family.base)
     if name not in headers:
         file = folder / listed.get(tensor, INDEX if listed else SINGLE)
+        hint = f"give the whole checkpoint of {family.name}"
+        if predictor:
+            hint += ", or write num_nextn_predict_layers 0 into its config.json: Transformers saves this family without prediction modules"
         untied = "; a model whose logits are the embedding says tie_word_embeddings" if tensor.startswith("lm_head") else ""
-        raise DataError(f"{file}: tensor {tensor} lacks", hint=f"give the whole checkpoint of {family.name}{untied}")
+        raise DataError(f"{file}: tensor {tensor} lacks", hint=f"{hint}{untied}")
     found = headers[name]
     if found.shape != place.shape:
         raise DataError(

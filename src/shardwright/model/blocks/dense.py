@@ -109,7 +109,13 @@ def rotary_operator(*, inputs: tuple[str, ...], shape: AttentionShape) -> Operat
     """Rotary positions on queries and keys; values pass through. Keeps nothing: the transpose of a rotation needs no activation."""
     query, key, value, _ = head_extents(shape)
     return Operator(
-        name="rotary", kind=OperatorKind.ROTARY, klass=OperatorClass.ATTN, inputs=inputs, reads=(query, key), writes=(query, key, value)
+        name="rotary",
+        kind=OperatorKind.ROTARY,
+        klass=OperatorClass.ATTN,
+        inputs=inputs,
+        reads=(query, key),
+        writes=(query, key, value),
+        local=bool(shape.window),
     )
 
 

@@ -38,15 +38,15 @@ class LatentShape:
         return AttentionShape(heads=self.heads, kv_heads=self.heads, head_dim=self.nope + self.rope, value_dim=self.value)
 
 
-def latent_shape(fields: Fields) -> LatentShape:
-    """The sizes from a configuration (``q_lora_rank`` null = no query latent, `DeepseekV2Config`).
+def latent_shape(fields: Fields, *, q_lora: int = 1536) -> LatentShape:
+    """The sizes from a configuration (``q_lora_rank`` null = no query latent; where it is not written, the class's `q_lora`).
 
     Every query head has its own key and value of the two widths that are read; files say so with ``num_key_value_heads`` and ``head_dim``.
     """
     fields.aside("num_key_value_heads", "head_dim")
     return LatentShape(
         heads=fields.heads(),
-        q_lora=fields.integer("q_lora_rank", minimum=0, maximum=MAX_HIDDEN, default=0),
+        q_lora=fields.integer("q_lora_rank", minimum=0, maximum=MAX_HIDDEN, default=0 if fields.written("q_lora_rank") else q_lora),
         kv_lora=fields.integer("kv_lora_rank", maximum=MAX_HIDDEN),
         nope=fields.integer("qk_nope_head_dim", maximum=MAX_HEAD_DIM),
         rope=fields.integer("qk_rope_head_dim", maximum=MAX_HEAD_DIM),

@@ -8,13 +8,13 @@ FULL = "full_attention"
 SLIDING = "sliding_attention"
 
 
-def windows_of(fields: Fields, *, layers: int, uniform: bool = False) -> tuple[int, ...]:
+def windows_of(fields: Fields, *, layers: int, uniform: bool = False, usual: int = 0) -> tuple[int, ...]:
     """Window of each layer in keys, 0 = all keys.
 
     With ``layer_types`` the window holds where that says so. Without it: `uniform` puts the window on all layers
-    (Mistral, Mixtral, Phi-3); else ``layer_types`` must be written when there is a window.
+    (Mistral, Mixtral, Phi-3); else ``layer_types`` must be written when there is a window. `usual`: where none is written.
     """
-    window = fields.optional_integer("sliding_window", maximum=MAX_CONTEXT) or 0
+    window = fields.optional_integer("sliding_window", maximum=MAX_CONTEXT) or (0 if fields.written("sliding_window") else usual)
     kinds = fields.layer_types(layers=layers, allowed=(FULL, SLIDING))
     if kinds:
         if SLIDING in kinds and not window:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import layer_block, mlp_operators
 from shardwright.model.blocks.experts import moe_operators
@@ -12,15 +14,21 @@ from shardwright.model.ir.fields import MAX_EXPERTS, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator
 
+V3_GROUPS: Final = (8, 4)
+"""Groups of experts of `DeepseekV3Config`, and those that a token may visit."""
 
-def expert_shape(fields: Fields) -> ExpertShape:
-    """Routed experts, experts per token and the groups that routing is limited to (1 group = free)."""
+
+def expert_shape(fields: Fields, *, groups: tuple[int, int] = (1, 1)) -> ExpertShape:
+    """Routed experts, experts per token and the groups that routing is limited to (1 group = free).
+
+    `groups`: how many there are, and how many of them a token may visit, where that is not written.
+    """
     experts = fields.integer("n_routed_experts", "num_local_experts", "num_experts", maximum=MAX_EXPERTS)
     topk = fields.integer("num_experts_per_tok", "experts_per_token", maximum=MAX_EXPERTS)
     if topk > experts:
         fields.fail(f"num_experts_per_tok = {topk} exceeds the {experts} experts", hint="a token visits each expert at most once")
-    total = fields.integer("n_group", default=1, maximum=MAX_EXPERTS)
-    allowed = fields.integer("topk_group", default=total, maximum=MAX_EXPERTS)
+    total = fields.integer("n_group", default=1 if fields.written("n_group") else groups[0], maximum=MAX_EXPERTS)
+    allowed = fields.integer("topk_group", default=total if fields.written("topk_group") else groups[1], maximum=MAX_EXPERTS)
     if experts % total or allowed > total:
         fields.fail(f"n_group = {total} and topk_group = {allowed} do not fit {experts} experts", hint="n_group divides the experts")
     limited = allowed < total
@@ -38,20 +46,23 @@ def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
     return tuple(i >= dense and i % every == 0 for i in range(layers))
 
 
-def shared_experts(fields: Fields, *, sparse: bool, correction: bool) -> tuple[Operator, ...]:
-    """A feed-forward in DeepSeek's spelling: dense, or experts with shared ones (class default 2 in V2, else 1)."""
+def shared_experts(fields: Fields, *, sparse: bool, correction: bool, groups: tuple[int, int] = (1, 1)) -> tuple[Operator, ...]:
+    """A feed-forward in DeepSeek's spelling: dense, or experts with shared ones (class default 2 in V2, else 1).
+
+    `groups`: as in `expert_shape`.
+    """
     hidden = fields.hidden()
     if not sparse:
         return mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
     ffn = fields.ffn("moe_intermediate_size")
     shared = fields.integer("n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=1 if correction else 2) * ffn
-    return moe_operators(hidden=hidden, ffn=ffn, experts=expert_shape(fields), shared_ffn=shared, correction=correction)
+    return moe_operators(hidden=hidden, ffn=ffn, experts=expert_shape(fields, groups=groups), shared_ffn=shared, correction=correction)
 
 
 def latent_layer(fields: Fields, *, latent: LatentShape, sparse: bool, correction: bool) -> Block:
     """One layer with latent attention and either a dense feed-forward or experts with shared ones."""
     attention = mla_operators(hidden=fields.hidden(), shape=latent, bias=fields.flag("attention_bias", default=False))
-    feed_forward = shared_experts(fields, sparse=sparse, correction=correction)
+    feed_forward = shared_experts(fields, sparse=sparse, correction=correction, groups=V3_GROUPS if correction else (1, 1))
     return layer_block("moe" if sparse else "dense", hidden=fields.hidden(), attention=attention, feed_forward=feed_forward)
 
 

@@ -11,7 +11,7 @@ from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.blocks.mla import latent_shape, mla_operators
 from shardwright.model.blocks.predictor import num_predictors
 from shardwright.model.blocks.sparse_attention import IndexShape, index_operators, index_shape, with_selection
-from shardwright.model.families.deepseek import expert_shape, shared_experts, sparse_layers
+from shardwright.model.families.deepseek import V3_GROUPS, expert_shape, shared_experts, sparse_layers
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_CONTEXT, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
@@ -23,7 +23,7 @@ LETTERS = {"F": FULL, "S": SHARED}
 
 def build_deepseek_v32(fields: Fields) -> Model:
     """DeepSeek-V3.2: DeepSeek-V3 with an indexer in every layer that selects ``index_topk`` keys."""
-    return _build_latent(fields, indexers=(FULL,) * fields.layers())
+    return _build_latent(fields, indexers=(FULL,) * fields.layers(), groups=V3_GROUPS)
 
 
 def build_glm_moe_dsa(fields: Fields) -> Model:
@@ -69,23 +69,23 @@ def _sparse(fields: Fields) -> tuple[bool, ...]:
     return counted
 
 
-def _build_latent(fields: Fields, *, indexers: tuple[str, ...]) -> Model:
-    layers = blocks_of(zip(_sparse(fields), indexers, strict=True), partial(_latent_layer, fields))
+def _build_latent(fields: Fields, *, indexers: tuple[str, ...], groups: tuple[int, int] = (1, 1)) -> Model:
+    layers = blocks_of(zip(_sparse(fields), indexers, strict=True), partial(_latent_layer, fields, groups=groups))
     return configured_model(fields, layers=layers, predicts=num_predictors(fields))
 
 
-def _latent_layer(fields: Fields, sparse: bool, indexer: str) -> Block:
+def _latent_layer(fields: Fields, sparse: bool, indexer: str, *, groups: tuple[int, int]) -> Block:
     """Latent attention over selected keys; without an indexer the selection is that of an earlier layer (its transport is left out)."""
-    hidden, latent, index = fields.hidden(), latent_shape(fields), index_shape(fields)
-    if not latent.q_lora:
+    if not fields.present("q_lora_rank"):
         fields.missing("q_lora_rank")
+    hidden, latent, index = fields.hidden(), latent_shape(fields), index_shape(fields)
     bias, shape = fields.flag("attention_bias", default=False), replace(latent.attention(), selected=index.topk)
     attention = mla_operators(hidden=hidden, shape=latent, bias=bias, attention=shape)
     if indexer == FULL:
         scorer = index_operators(query_source="q_norm", hidden=hidden, query_width=latent.q_lora, shape=index)
         attention = with_selection(attention, indexer=scorer, after="q_up")
     name = ("moe" if sparse else "dense") + ("" if indexer == FULL else "_shared_index")
-    feed_forward = shared_experts(fields, sparse=sparse, correction=True)
+    feed_forward = shared_experts(fields, sparse=sparse, correction=True, groups=groups)
     return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed_forward)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import QkNorm, attention_operators, decoder_block, grouped_shape, layer_block, mlp_operators
-from shardwright.model.blocks.windows import windows_of
+from shardwright.model.blocks.windows import windows_by_period, windows_of
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.fields import MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
@@ -64,8 +64,8 @@ def build(fields: Fields) -> Model:
 
 
 def build_mistral(fields: Fields) -> Model:
-    """Mistral and Ministral (`MistralConfig`: no biases, untied; a null window sees all keys)."""
-    layers = gated_layers(fields, windows=windows_of(fields, layers=fields.layers(), uniform=True))
+    """Mistral and Ministral (`MistralConfig`: no biases, untied, a window of 4,096 keys; a null one sees all)."""
+    layers = gated_layers(fields, windows=windows_of(fields, layers=fields.layers(), uniform=True, usual=4096))
     return configured_model(fields, layers=layers)
 
 
@@ -102,24 +102,59 @@ def build_glm4(fields: Fields) -> Model:
     return configured_model(fields, layers=layers)
 
 
+def _post_norm_layer(
+    fields: Fields, name: str, *, window: int, kv_heads: int, qk_norm: QkNorm, bias: bool = False, rotary: bool = True
+) -> Block:
+    """A SwiGLU layer whose norms are of the sub-blocks' outputs."""
+    hidden = fields.hidden()
+    shape = grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=kv_heads, window=window)
+    attention = attention_operators(source=INPUT, hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=qk_norm, rotary=rotary)
+    feed_forward = mlp_operators(source="residual1", hidden=hidden, ffn=fields.ffn(), gated=True)
+    return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed_forward, pre_norms=False, post_norms=True)
+
+
+def _olmo(fields: Fields, windows: Sequence[int]) -> Model:
+    bias = fields.flag("attention_bias", default=False)
+
+    def layer(window: int) -> Block:
+        name = "layer_window" if window else "layer"
+        return _post_norm_layer(fields, name, window=window, kv_heads=fields.heads(), qk_norm=QkNorm.WIDTH, bias=bias)
+
+    return configured_model(fields, layers=blocks_of(zip(windows), layer))
+
+
 def build_olmo2(fields: Fields) -> Model:
     """OLMo 2 (`Olmo2Config`: kv heads default to the heads, no biases, untied): norms of the outputs, query/key norms over all heads."""
-    hidden, width = fields.hidden(), fields.even_head_dim()
-    bias = fields.flag("attention_bias", default=False)
-    shape = grouped_shape(fields, head_dim=width, kv_heads=fields.heads())
-    attention = attention_operators(source=INPUT, hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=QkNorm.WIDTH)
-    feed_forward = mlp_operators(source="residual1", hidden=hidden, ffn=fields.ffn(), gated=True)
-    layer = layer_block("layer", hidden=hidden, attention=attention, feed_forward=feed_forward, pre_norms=False, post_norms=True)
-    return configured_model(fields, layers=[layer] * fields.layers())
+    return _olmo(fields, (0,) * fields.layers())
+
+
+def build_olmo3(fields: Fields) -> Model:
+    """OLMo 3 (`Olmo3Config`): OLMo 2, of which every fourth layer sees all keys."""
+    return _olmo(fields, windows_by_period(fields, layers=fields.layers(), period=4))
+
+
+def build_exaone4(fields: Fields) -> Model:
+    """EXAONE 4 (`Exaone4Config`: 32 kv heads, no biases, untied): norms of the outputs; beside windows, whole layers turn none."""
+    layers, kv_heads = fields.layers(), fields.heads() if fields.written("num_key_value_heads") else 32
+    if fields.written("sliding_window") and not fields.present("sliding_window"):
+        fields.aside("sliding_window_pattern", "layer_types")
+        windows: tuple[int, ...] = (0,) * layers
+    else:
+        fields.aside("sliding_window_pattern")
+        listed = fields.present("layer_types")
+        windows = windows_by_period(fields, layers=layers, period=4 if listed else fields.integer("sliding_window_pattern", default=4))
+    mixed = any(windows) or fields.present("sliding_window")
+
+    def layer(window: int) -> Block:
+        name = "layer_window" if window else "layer"
+        return _post_norm_layer(fields, name, window=window, kv_heads=kv_heads, qk_norm=QkNorm.HEAD, rotary=bool(window) or not mixed)
+
+    return configured_model(fields, layers=blocks_of(zip(windows), layer))
 
 
 def build_smollm3(fields: Fields) -> Model:
     """SmolLM3 (`SmolLM3Config`: 4 kv heads, no biases, tied): every fourth layer has no positions, unless ``no_rope_layers`` lists them."""
     layers = fields.layers()
-    listed = fields.integers("no_rope_layers", minimum=0, maximum=1)
-    if listed and len(listed) != layers:
-        fields.fail(f"no_rope_layers has {len(listed)} entries for {layers} layers", hint="one a layer: 1 turns by positions, 0 does not")
-    every = fields.integer("no_rope_layer_interval", default=4, maximum=MAX_LAYERS)
     bias = fields.flag("attention_bias", default=False)
     windows = (0,) * layers
     if fields.flag("use_sliding_window", default=False):
@@ -133,7 +168,7 @@ def build_smollm3(fields: Fields) -> Model:
         attention_bias=bias,
         output_bias=bias,
         mlp_bias=fields.flag("mlp_bias", default=False),
-        rotary=tuple(map(bool, listed)) if listed else tuple((i + 1) % every != 0 for i in range(layers)),
+        rotary=rotary_layers(fields, layers=layers),
     )
     return configured_model(fields, layers=blocks, tied=True)
 
@@ -192,6 +227,17 @@ def build_ernie4_5(fields: Fields) -> Model:
 def build_granite(fields: Fields) -> Model:
     """Granite 3, dense (`GraniteConfig`: kv heads default to the heads, no biases, untied): Llama with factors of streams and scores."""
     return build(fields)
+
+
+def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
+    """Which layers use rotary positions: ``no_rope_layers`` (1 = rotary), else all but every ``no_rope_layer_interval``-th (default 4)."""
+    listed = fields.integers("no_rope_layers", maximum=1)
+    if listed and len(listed) != layers:
+        fields.fail(f"no_rope_layers lists {len(listed)} layers of {layers}", hint="give one entry for each layer")
+    if listed:
+        return tuple(bool(entry) for entry in listed)
+    interval = fields.integer("no_rope_layer_interval", default=4, maximum=MAX_LAYERS)
+    return tuple((i + 1) % interval != 0 for i in range(layers))
 
 
 def qwen_windows(fields: Fields) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import QkNorm, attention_operators, grouped_shape, layer_block, mlp_operators
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.families.deepseek import expert_shape
+from shardwright.model.families.llama import rotary_layers
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_CONTEXT, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
@@ -22,17 +23,6 @@ def build(fields: Fields) -> Model:
     chunks = chunk_layers(fields, rotary=rotary)
     sparse = sparse_layers(fields, layers=layers)
     return configured_model(fields, layers=blocks_of(zip(rotary, chunks, sparse, strict=True), partial(_layer, fields)))
-
-
-def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """Which layers use rotary positions: ``no_rope_layers`` (1 = rotary), else all but every ``no_rope_layer_interval``-th (default 4)."""
-    listed = fields.integers("no_rope_layers", maximum=1)
-    if listed and len(listed) != layers:
-        fields.fail(f"no_rope_layers lists {len(listed)} layers of {layers}", hint="give one entry for each layer")
-    if listed:
-        return tuple(bool(entry) for entry in listed)
-    interval = fields.integer("no_rope_layer_interval", default=4, maximum=MAX_LAYERS)
-    return tuple((i + 1) % interval != 0 for i in range(layers))
 
 
 def chunk_layers(fields: Fields, *, rotary: tuple[bool, ...]) -> tuple[int, ...]:

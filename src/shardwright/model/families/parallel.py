@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from shardwright.model.blocks.decoder import configured_model
+from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import attention_operators, grouped_shape, layer_block, mlp_operators, parallel_block
-from shardwright.model.ir.fields import MAX_CONTEXT, Fields
+from shardwright.model.blocks.windows import windows_by_period
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.fields import MAX_CONTEXT, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
 
 
@@ -65,13 +67,24 @@ def build_cohere(fields: Fields) -> Model:
     """Command R (`CohereConfig`: kv heads default to the heads, no biases, tied): one LayerNorm a layer, without a bias, and SwiGLU."""
     if fields.flag("use_qk_norm", default=False):
         fields.unsupported("use_qk_norm = true (a LayerNorm of each head with its own gain)")
+    return configured_model(fields, layers=[_cohere_layer(fields, 0, turned=True)] * fields.layers(), tied=True)
+
+
+def build_cohere2(fields: Fields) -> Model:
+    """Command R7B and A (`Cohere2Config`): every fourth layer sees all keys, without positions."""
+    period = 4 if fields.present("layer_types") else fields.integer("sliding_window_pattern", default=4, maximum=MAX_LAYERS)
+    windows = windows_by_period(fields, layers=fields.layers(), period=period)
+    layers = blocks_of(zip(windows), lambda window: _cohere_layer(fields, window, turned=bool(window)))
+    return configured_model(fields, layers=layers, tied=True)
+
+
+def _cohere_layer(fields: Fields, window: int, *, turned: bool) -> Block:
     hidden, bias = fields.hidden(), fields.flag("attention_bias", default=False)
-    shape = grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=fields.heads())
-    layer = parallel_block(
-        "layer",
+    shape = grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=fields.heads(), window=window)
+    return parallel_block(
+        "layer_window" if window else "layer",
         hidden=hidden,
-        attention=attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias),
+        attention=attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=turned),
         feed_forward=mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True, source="norm1"),
         norms=1,
     )
-    return configured_model(fields, layers=[layer] * fields.layers(), tied=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import log, sqrt
 from typing import Any, Final
 
+from shardwright.model.blocks.windows import FULL, SLIDING
 from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields
 from shardwright.model.ir.settings import DynamicRotary, Longer, LongerRotary, LongRotary, YarnRotary
 
@@ -17,8 +18,23 @@ MAX_FACTOR: Final = 1e6
 
 
 def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings of rotary positions in either spelling."""
+    """Settings of rotary positions in either spelling; where they differ by type of layer, of those that see all keys."""
+    found = _written(config)
+    return _of_layers(found, FULL) if any(isinstance(value, dict) for value in found.values()) else found
+
+
+def local_rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of layers with a window, where they are written apart."""
+    return _of_layers(_written(config), SLIDING)
+
+
+def _written(config: Mapping[str, Any]) -> Mapping[str, Any]:
     found = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    return found if isinstance(found, dict) else {}
+
+
+def _of_layers(rope: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    found = rope.get(kind)
     return found if isinstance(found, dict) else {}
 
 

@@ -10,7 +10,17 @@ from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 from typing import Any, Final
 
-from shardwright.model.families.positions import COMPUTED, ORIGINAL, kind_of, latent_score_factor, longer_of, number_of, rope_of, share_of
+from shardwright.model.families.positions import (
+    COMPUTED,
+    ORIGINAL,
+    kind_of,
+    latent_score_factor,
+    local_rope_of,
+    longer_of,
+    number_of,
+    rope_of,
+    share_of,
+)
 from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
@@ -27,10 +37,11 @@ SPELLED: Final = {
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh"),
 }
 """Names of activations in configurations, and ours."""
-ACTIVATION = ("hidden_activation", "hidden_act", "activation_function", "activation")
+ACTIVATION = ("hidden_activation", "hidden_act", "activation_function", "activation", "mlp_hidden_act")
 LATENT_EPS = 1e-6
 """Epsilon of the norms of latents in Transformers, whatever ``rms_norm_eps`` says."""
 EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon")
+QUICK: Final = 1.702
 BASE = ("rope_theta", "rotary_emb_base")
 FACTORS: Final = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "logit_scale")
 """Factors that a class reads or not."""
@@ -45,6 +56,8 @@ class ClassSettings:
     Args:
         eps: of norms. rope_base: of rotary positions; 0: the family has none. rope_share: it reads which part of a head is turned.
         usual_share: that part where it is not written. turned: or how many elements, under ``rotary_dim``.
+        local_base: of layers with a window, which are not made longer, where it is not written; 0: as of the others; None: all turn alike.
+        rope: how positions are turned where nothing is written of it.
         first_position: row of the first token's learned position. centred: norms take the mean away without a bias.
         scores_add_up: those of chosen experts do where ``norm_topk_prob`` is not written; None: not known of this class, and computed so.
         reads_norm: it reads ``norm_topk_prob``. share_factor: ``routed_scaling_factor`` where that is not written.
@@ -63,6 +76,8 @@ class ClassSettings:
     rope_share: bool = False
     usual_share: float = 1.0
     turned: int = 0
+    local_base: float | None = None
+    rope: Mapping[str, Any] = field(default_factory=dict)
     first_position: int = 0
     centred: bool = False
     trained: int = 0
@@ -84,6 +99,7 @@ _PLAIN: Final = ClassSettings()
 _UNKNOWN: Final = ClassSettings(rope_share=True)
 _NO_ROTARY: Final = ClassSettings(eps=1e-5, rope_base=0.0)
 _GEMMA: Final = ClassSettings(activation="gelu_pytorch_tanh", embed_scaled=True)
+_OSS: Final = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
 _GLM: Final = ClassSettings(eps=1.5625e-7, rope_share=True, usual_share=0.5)
 CLASSES: Final[Mapping[str, ClassSettings]] = {
     **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _PLAIN),
@@ -95,7 +111,14 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     "MixtralForCausalLM": ClassSettings(eps=1e-5, rope_base=1e6, scores_add_up=True, reads_norm=False),
     "GemmaForCausalLM": replace(_GEMMA, legacy={"gelu": "gelu_pytorch_tanh"}),
     "Gemma2ForCausalLM": replace(_GEMMA, score_width=256.0, final_cap=30.0, reads_cap=True),
-    "Gemma3ForCausalLM": replace(_GEMMA, rope_base=1e6, score_width=256.0, differs=(BY_LAYER,)),
+    "Gemma3ForCausalLM": replace(_GEMMA, rope_base=1e6, local_base=10000.0, score_width=256.0, reads_cap=True),
+    "Olmo3ForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0, local_base=0.0),
+    "Exaone4ForCausalLM": ClassSettings(eps=1e-5),
+    "GptOssForCausalLM": ClassSettings(
+        eps=1e-5, rope_base=150000.0, scores_add_up=True, reads_norm=False, activation="quick_gelu", rope=_OSS
+    ),
+    "NemotronHForCausalLM": replace(_NO_ROTARY, activation="relu2", scores_add_up=True, scoring="sigmoid"),
+    "JambaForCausalLM": replace(_NO_ROTARY, eps=1e-6, scores_add_up=False, reads_norm=False),
     **dict.fromkeys(("GPT2LMHeadModel", "BloomForCausalLM", "MambaForCausalLM", "Mamba2ForCausalLM"), _NO_ROTARY),
     "GPTBigCodeForCausalLM": replace(_NO_ROTARY, activation="gelu_pytorch_tanh"),
     "OPTForCausalLM": replace(_NO_ROTARY, activation="relu", first_position=2),
@@ -107,6 +130,7 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     "PhiForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, activation="gelu_new"),
     "GPTJForCausalLM": ClassSettings(eps=1e-5, rope_share=True, turned=64, activation="gelu_new"),
     "CohereForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0, centred=True, factors={"logit_scale": 0.0625}),
+    "Cohere2ForCausalLM": ClassSettings(eps=1e-5, centred=True, factors={"logit_scale": 0.0625}),
     "GraniteForCausalLM": ClassSettings(
         factors={"embedding_multiplier": 1.0, "attention_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
     ),
@@ -133,8 +157,9 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         ModelError: one of them is no number that it can be.
     """
     architecture = model.architecture
-    own, fields = CLASSES.get(architecture, _UNKNOWN), Fields(config, source)
-    rope = rope_of(config)
+    own = CLASSES.get(architecture, _UNKNOWN)
+    config = _with_rope(config, own)
+    fields, rope = Fields(config, source), rope_of(config)
     spelled = next((name for name in EPS if config.get(name) is not None), EPS[0])
     eps = fields.number(spelled, minimum=0.0, maximum=1.0, default=own.eps)
     written = config if rope.get("rope_theta") is None else rope
@@ -145,8 +170,10 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         longer=longer,
         eps=float(eps),
         rope_share=min(_share(fields, own), 1.0),
-        rope_pairs=not (architecture == "DeepseekV3ForCausalLM" and config.get("rope_interleave") is False),
+        rope_pairs=architecture != "DeepseekV3ForCausalLM" or bool(config.get("rope_interleave", True)),
+        local_rope_base=_local_base(config, own, base),
         first_position=own.first_position,
+        gate_limit=fields.number("swiglu_limit", minimum=1e-3, maximum=1e6, default=7.0) if _clamped(model) else 7.0,
         score_factor=latent_score_factor(config, longer=longer) * _width_factor(fields, own),
         norms_centred=own.centred,
         embed_factor=sqrt(fields.hidden()) if own.embed_scaled else _factor(fields, own, "embedding_multiplier"),
@@ -162,6 +189,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
 def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
     """What a configuration asks for that our operators do not compute, so that published weights would not give the published losses."""
     own = CLASSES.get(model.architecture, _UNKNOWN)
+    config = _with_rope(config, own)
     checks = (
         _activation(config, model),
         *_positions(config, model, own),
@@ -170,6 +198,23 @@ def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
         *_scans(config, model),
     )
     return (*own.differs, *(c for c in checks if c))
+
+
+def _with_rope(config: Mapping[str, Any], own: ClassSettings) -> Mapping[str, Any]:
+    """The configuration, with the class's rotary positions where it says nothing of them."""
+    return {**config, "rope_parameters": own.rope} if own.rope and not rope_of(config) else config
+
+
+def _local_base(config: Mapping[str, Any], own: ClassSettings, base: float) -> float:
+    """Of rotary positions of layers with a window; 0: they turn as all do."""
+    if own.local_base is None:
+        return 0.0
+    written = (local_rope_of(config).get("rope_theta"), config.get("rope_local_base_freq"))
+    return next((found for one in written if (found := number_of(one))), own.local_base or base)
+
+
+def _clamped(model: Model) -> bool:
+    return any(o.clamped for b in model.blocks for o in b.operators)
 
 
 def _share(fields: Fields, own: ClassSettings) -> float:
@@ -217,11 +262,21 @@ def _activation_of(config: Mapping[str, Any], model: Model) -> str:
     """Ours of the one that is written; empty: the usual one, and where it is not known which is asked for."""
     asked, gated = _asked(config, model)
     found = SPELLED.get(asked, "")
+    if _clamped(model):
+        return "quick_gelu"
     return "" if len(gated) != 1 or {USUAL[g] for g in gated} == {found} else found
 
 
 def _activation(config: Mapping[str, Any], model: Model) -> str:
     asked, gated = _asked(config, model)
+    own = CLASSES.get(model.architecture, _UNKNOWN)
+    if _clamped(model) and asked not in ("", "silu", "quick_gelu"):
+        return f"activation {asked} of a clamped gate"
+    names = {own.legacy.get(str(config[k]), str(config[k]))[:40] for k in ACTIVATION[:2] if config.get(k)}
+    if len(names) > 1:
+        return f"hidden_act and hidden_activation that differ ({' and '.join(sorted(names))}), of which releases read one or the other"
+    if not gated and asked and SPELLED.get(asked) != "silu" and any(o.scan is not None for b in model.blocks for o in b.operators):
+        return f"activation {asked} beside a scan (ours is silu)"
     usual = {USUAL[g] for g in gated}
     same = not asked or not gated or SPELLED.get(asked) in (usual if len(usual) > 1 else ACTIVATIONS)
     return "" if same else f"activation {asked} (ours is {' or '.join(sorted(usual))})"
@@ -234,22 +289,24 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
     kind, share = kind_of(rope), share_of(config, usual=own.usual_share)
     widths = [o.reads[0].quantum for b in model.blocks for o in b.operators if o.kind is OperatorKind.ROTARY]
     unlisted = kind == "longrope" and longer_of({ORIGINAL: own.trained or None, **config}, source=model.architecture) is None
-    odd = own.rope_share and any(int(width * min(share, 1.0)) % 2 for width in widths)
-    local = number_of(config.get("rope_local_base_freq"))
-    by_layer = any(isinstance(value, dict) for value in rope.values())
+    odd = not config.get("kv_lora_rank") and any(int(width * (min(share, 1.0) if own.rope_share else 1.0)) % 2 for width in widths)
+    local, local_kind = number_of(config.get("rope_local_base_freq")), kind_of(local_rope_of(config))
     return (
         f"rotary positions of kind {kind}" if kind not in COMPUTED else "",
         "rotary positions without a factor for every pair (longrope)" if unlisted else "",
-        BY_LAYER if by_layer and BY_LAYER not in own.differs else "",
-        f"rotary positions of {share:g} of a head" if share != 1.0 and (odd or not own.rope_share) else "",
-        f"rope_local_base_freq {local:g} for layers with a window" if local and local != config.get("rope_theta") else "",
+        BY_LAYER if local_rope_of(config) and own.local_base is None else "",
+        f"rotary positions of kind {local_kind} of layers with a window" if local_kind != "default" else "",
+        "rotary positions of an odd number of elements" if odd else "",
+        f"rotary positions of {share:g} of a head" if share != 1.0 and not own.rope_share else "",
+        f"rope_local_base_freq {local:g} for layers with a window"
+        if local and own.local_base is None and local != config.get("rope_theta")
+        else "",
     )
 
 
 def _add_up(config: Mapping[str, Any], own: ClassSettings) -> bool | None:
     """Whether the scores of chosen experts are made to add up to one; None: not known."""
-    written = config.get("norm_topk_prob") if own.reads_norm else None
-    return bool(written) if written is not None else own.scores_add_up
+    return bool(config["norm_topk_prob"]) if own.reads_norm and "norm_topk_prob" in config else own.scores_add_up
 
 
 def _routing(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tuple[str, ...]:
@@ -269,6 +326,7 @@ def _routing(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tup
 def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tuple[str, ...]:
     scalar, width = number_of(config.get("query_pre_attn_scalar")), config.get("head_dim")
     cap, eps = 0.0 if own.reads_cap else _cap(config, own), number_of(config.get("rms_norm_eps"))
+    alpha = number_of(config.get("swiglu_alpha"))
     others = [(name, number_of(config.get(name))) for name in FACTORS if name not in own.factors]
     latent = config.get("kv_lora_rank") and eps is not None and eps != LATENT_EPS
     return (
@@ -279,6 +337,7 @@ def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tupl
         if config.get("scale_attn_weights") is False
         else "",
         *(f"{name} {value:g}" for name, value in others if value not in (None, 1.0)),
+        f"swiglu_alpha {alpha:g}" if _clamped(model) and alpha not in (None, QUICK) else "",
         "queries, keys and values between bounds (clip_qkv)" if config.get("clip_qkv") else "",
         "biases by distance (alibi) that are divided by the root of a head's width"
         if config.get("alibi") and model.architecture == "FalconForCausalLM"

@@ -170,8 +170,9 @@ class Fields:
         return float(value)
 
     def flag(self, *names: str, default: bool | None = None) -> bool:
-        """True or false."""
-        return self._of(bool, "true or false", names, default)
+        """True or false; null is false, `default` is for a field that is not written."""
+        null = any(self.written(name) for name in names)
+        return self._of(bool, "true or false", names, False if null and default is not None else default)
 
     def string(self, *names: str, default: str | None = None) -> str:
         """A text."""
@@ -259,20 +260,21 @@ class Fields:
         return self.integer("num_attention_heads", "n_head", "n_heads", maximum=MAX_HEADS)
 
     def kv_heads(self, *names: str, default: int | None = None) -> int:
-        """Number of key/value heads; must divide the query heads."""
+        """Number of key/value heads; must divide the query heads. Null is as many as those."""
         spellings = names or ("num_key_value_heads",)
         heads = self.heads()
+        default = heads if default is not None and any(self.written(name) for name in spellings) else default
         kv_heads = self.integer(*spellings, maximum=MAX_HEADS, default=default)
         if heads % kv_heads:
             self.fail(f"{self.path}{spellings[0]} = {kv_heads} does not divide the {heads} query heads", hint="choose a divisor of them")
         return kv_heads
 
     def head_dim(self, *, default: int | None = None) -> int:
-        """Width of a head: the field, else `default`, else hidden / heads (which must be whole)."""
+        """Width of a head: the field, else (where it is not written) `default`, else hidden / heads (which must be whole)."""
         width = self.optional_integer("head_dim", maximum=MAX_HEAD_DIM)
         if width is not None:
             return width
-        return default if default is not None else self.even_head_dim()
+        return default if default is not None and not self.written("head_dim") else self.even_head_dim()
 
     def even_head_dim(self) -> int:
         """hidden / heads, an error if it is not whole."""

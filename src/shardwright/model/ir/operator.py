@@ -131,6 +131,7 @@ class Operator:
         clamped: both halves of a gate are limited before they are multiplied.
         adapted: a product of two factors is added to its weights (see `adapters`).
         groups: NORM over equal parts of its width, each with a mean square of its own; its gain is as wide as all of them.
+        local: ROTARY of a layer whose queries see a window of keys, which may turn at rates of their own.
     """
 
     name: str
@@ -149,6 +150,7 @@ class Operator:
     adapted: bool = False
     # As a model's settings, it changes what is computed and no price: digests of problems are made of what is printed.
     groups: int = field(default=1, repr=False)
+    local: bool = field(default=False, repr=False)
 
     @property
     def adapters(self) -> tuple[Parameter, ...]:

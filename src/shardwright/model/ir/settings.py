@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 ACTIVATIONS: Final = ("silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2")
@@ -88,12 +88,14 @@ class Settings:
     Args:
         rope_base: of rotary positions. longer: how they were made longer; None = not. rope_share: of a head's width, the first elements of
             which are turned; not of latent attention. rope_pairs: published weights of latent attention have turned elements as pairs.
+        local_rope_base: of layers whose queries see a window, which then are not made longer; 0: they turn as all do.
         first_position: row of a table of learned positions that the first token reads.
         eps: of norms. score_factor: of scores of attention, beside one over the root of a head's width.
         norms_centred: norms of the stream take the mean away even where they have no bias.
         embed_factor: of rows of the embedding, not where its table is tied to the head.
         residual_factor: of what joins the stream of a layer. logits_factor: of logits. logits_cap: bound of logits x behind that,
             cap tanh(x / cap); 0 = none.
+        gate_limit: of a clamped gate: f(min(x, limit)) (1 + y between -limit and limit).
         activation: what feed-forwards compute element by element, a name of `ACTIVATIONS`; empty: the usual one (`USUAL`).
         shares_add_up: what a token's experts count is made to add up to one. share_factor: of what each of them counts.
     """
@@ -103,6 +105,7 @@ class Settings:
     eps: float = 1e-5
     rope_share: float = 1.0
     rope_pairs: bool = True
+    local_rope_base: float = 0.0
     first_position: int = 0
     score_factor: float = 1.0
     norms_centred: bool = False
@@ -110,6 +113,11 @@ class Settings:
     residual_factor: float = 1.0
     logits_factor: float = 1.0
     logits_cap: float = 0.0
+    gate_limit: float = 7.0
     activation: str = ""
     shares_add_up: bool = True
     share_factor: float = 1.0
+
+    def of_layers(self, *, local: bool) -> Settings:
+        """Those of layers with a window (`local`), or of the others."""
+        return replace(self, rope_base=self.local_rope_base, longer=None, local_rope_base=0.0) if local and self.local_rope_base else self

@@ -1,0 +1,187 @@
+"""Other values of every field of a small configuration, and what Transformers and we make of each."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from shardwright.errors import ShardwrightError
+from shardwright.execute.training.step import run_step, unsplit
+from shardwright.execute.weights.read import open_weights
+from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.model.families.huggingface import load_config, model_from_config
+from shardwright.model.ir.graph import Model
+from tests.execute.published_configs import Config, randomise
+
+TOKENS = 7
+OF_FILES = frozenset(
+    {
+        *("architectures", "dtype", "torch_dtype", "transformers_version", "model_type", "_name_or_path", "return_dict"),
+        *("output_hidden_states", "output_attentions", "id2label", "label2id", "problem_type", "chunk_size_feed_forward"),
+        *("is_encoder_decoder", "use_cache"),
+    }
+)
+"""Of a file and of outputs: nothing of a model."""
+OTHERS: dict[type, tuple[Any, ...]] = {
+    bool: (True, False),
+    int: (1, 2, 3, 6),
+    float: (0.25, 0.5, 2.0),
+    str: ("gelu", "relu", "mish", "none"),
+    list: ([0, 1], [1, 1]),
+    dict: (
+        {"rope_type": "default", "rope_theta": 50.0},
+        {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.5},
+        {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0},
+        {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 2.0},
+        {"rope_type": "yarn", "rope_theta": 50.0, "factor": 2.0, "original_max_position_embeddings": 16},
+        {
+            "rope_type": "llama3",
+            "rope_theta": 50.0,
+            "factor": 2.0,
+            "original_max_position_embeddings": 16,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        },
+        {"rope_type": "longrope", "rope_theta": 50.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4},
+        {"rope_type": "proportional", "rope_theta": 50.0},
+    ),
+}
+"""Values that are tried, by the type that a field's class says it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flip:
+    """A configuration with one field changed: to `value`, or left out."""
+
+    field: str
+    value: Any = None
+    absent: bool = False
+
+    def __str__(self) -> str:
+        return f"no {self.field}" if self.absent else f"{self.field} = {self.value!r}"
+
+    def of(self, config: Config) -> Config:
+        return {key: value for key, value in {**config, self.field: self.value}.items() if key != self.field or not self.absent}
+
+
+def flips(config: Config) -> Iterator[Flip]:
+    """Every field of a configuration's class with other values of its types, and without it."""
+    for name, types in fields_of(config).items():
+        if name in config:
+            yield Flip(field=name, absent=True)
+        for one in types:
+            for other in (None,) if one is type(None) else OTHERS[one]:
+                if name not in config or (other, type(other)) != (config[name], type(config[name])):
+                    yield Flip(field=name, value=other)
+
+
+def fields_of(config: Config) -> dict[str, tuple[type, ...]]:
+    """Fields that say something of a model, with the types of their values; of what the class does not declare none are known."""
+    declared = inspect.signature(config_class(config)).parameters
+    types = {name: _types(declared[name].annotation) if name in declared else () for name in (*declared, *config)}
+    return {name: found for name, found in types.items() if name not in OF_FILES and not name.endswith("_token_id")}
+
+
+def _types(annotation: object) -> tuple[type, ...]:
+    """The plain types that an annotation names, as text or as an object."""
+    # What is written as ``RopeParameters`` is an object.
+    words = re.findall(r"\w+", str(annotation))
+    return tuple(one for one in (*OTHERS, type(None)) if one.__name__ in words or (one is type(None) and "None" in words))
+
+
+def config_class(config: Config) -> Any:
+    import transformers
+
+    return getattr(transformers, config["architectures"][0]).config_class
+
+
+class Ending(StrEnum):
+    """How a configuration ends: Transformers does not take it, we refuse it, the losses are equal, or they are not."""
+
+    UNMADE = "unmade"
+    REFUSED = "refused"
+    EQUAL = "equal"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How a configuration ended. said: why. loss: Transformers', with weights that are drawn by their names and shapes."""
+
+    ending: Ending
+    said: str = ""
+    loss: float = nan
+
+
+def verdict(config: Config, folder: Path) -> Verdict:
+    """What Transformers and we make of a configuration; `folder` gets its model."""
+    ids = torch.randint(0, 6, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
+    try:
+        wanted = _published_loss(config, ids, folder)
+    except Exception as error:
+        return Verdict(ending=Ending.UNMADE, said=repr(error))
+    try:
+        model = load_config(folder / "config.json")
+        own = model_from_config(config, name=model.name)
+        refused = [*model.differs, *own.differs, *(f"{name} is not known" for name in own.unread)]
+        if refused:
+            return Verdict(ending=Ending.REFUSED, said=refused[0], loss=wanted)
+        found = _our_loss(model, ids, folder)
+    except ShardwrightError as error:
+        return Verdict(
+            ending=Ending.REFUSED, said=error.message.replace(f"{folder / 'config.json'}: ", "").replace(f"{folder}/", ""), loss=wanted
+        )
+    # The longest context changes no loss: where it is not written ours is not known.
+    if replace(own, max_context=model.max_context) != model:
+        return Verdict(ending=Ending.OTHER, said=f"read as {own.settings}, written as {model.settings}", loss=wanted)
+    if abs(found - wanted) > 1e-6 * max(1.0, wanted):
+        return Verdict(ending=Ending.OTHER, said=f"loss {found:.9f}, published {wanted:.9f}", loss=wanted)
+    return Verdict(ending=Ending.EQUAL, loss=wanted)
+
+
+def _published_loss(config: Config, ids: torch.Tensor, folder: Path) -> float:
+    import transformers
+
+    rest = {key: value for key, value in config.items() if key != "architectures"}
+    model_class = getattr(transformers, config["architectures"][0])
+    with _silent(), torch.no_grad():
+        published = model_class._from_config(
+            model_class.config_class(**rest), dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+        )
+        randomise(published)
+        logits = published.eval()(input_ids=ids[:, :-1]).logits
+        published.save_pretrained(folder)
+    return float(functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()))
+
+
+def _our_loss(model: Model, ids: torch.Tensor, folder: Path) -> float:
+    job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=2)
+    weights = open_weights(folder, model=model, dtype=torch.float64)
+    batch = {"text": ids[:, :-1], "labels": ids[:, 1:]}
+    return float(run_step(model, job, unsplit(model, job), batch=batch, source=weights).loss)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Transformers warns of values that are tried here on purpose."""
+    log = logging.getLogger("transformers")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)

@@ -1,0 +1,43 @@
+"""Every field of a published configuration is computed, without effect, or refused by name: the page of verdicts holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+pytest.importorskip("transformers", reason="Transformers is not installed")
+
+from shardwright.execute.weights.families import FAMILIES
+from shardwright.model.families import settings
+from tests.execute.field_verdicts import all_fields, families, listed, words_of
+from tests.execute.flips import Ending, flips, verdict
+from tests.tiers import in_both, many, random_of
+
+
+def test_the_page_has_every_field_of_every_family() -> None:
+    page = listed()
+    assert set(page) == set(families()) >= set(FAMILIES) - {"Gemma3ForCausalLM"}
+    for architecture, config in families().items():
+        assert set().union(*page[architecture].values()) == all_fields(config), architecture
+
+
+@in_both
+@pytest.mark.parametrize("architecture", families())
+def test_other_values_of_fields_end_as_the_page_says(tmp_path: Path, architecture: str) -> None:
+    config, page = families()[architecture], listed()[architecture]
+    base = verdict(config, tmp_path / "base")
+    assert base.ending is Ending.EQUAL, base.said
+    every = list(flips(config))
+    for number, flip in enumerate(random_of(f"flips of {architecture}").sample(every, min(many(3, 10**6), len(every)))):
+        kind, _ = words_of(flip, verdict(flip.of(config), tmp_path / str(number)), base.loss)
+        # The page has the strongest verdict of a field: any value may be without effect, or not taken.
+        assert kind in ("without effect", "not taken") or flip.field in page.get(kind, ()), f"{flip}: {kind}"
+
+
+def test_a_field_that_is_not_read_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its factors Granite is another model."""
+    monkeypatch.setattr(settings, "_factor", lambda fields, own, name: 1.0)
+    assert verdict(families()["GraniteForCausalLM"], tmp_path).ending is Ending.OTHER
