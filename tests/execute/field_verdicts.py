@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "config-fields.md"
 HEAD = """# Fields of configurations
 
 What every field of a family's configuration class does here, found by trying: a small model of Transformers {version} is made with another
-value of the field, or without it, and its loss is compared with ours on the same random weights (1e-6, float64).
+value of the field, or without it, and its loss is compared with ours on the same random weights (1e-5, float64).
 
 - *Computed*: the loss changes, and ours with it.
 - *Without effect*: no value that was tried changes a loss. Dropout is the job's: published weights are compared without it.

@@ -146,7 +146,7 @@ def verdict(config: Config, folder: Path) -> Verdict:
     # The longest context changes no loss: where it is not written ours is not known.
     if replace(own, max_context=model.max_context) != model:
         return Verdict(ending=Ending.OTHER, said=f"read as {own.settings}, written as {model.settings}", loss=wanted)
-    if abs(found - wanted) > 1e-6 * max(1.0, wanted):
+    if abs(found - wanted) > 1e-5 * max(1.0, wanted):
         return Verdict(ending=Ending.OTHER, said=f"loss {found:.9f}, published {wanted:.9f}", loss=wanted)
     return Verdict(ending=Ending.EQUAL, loss=wanted)
 

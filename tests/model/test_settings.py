@@ -11,9 +11,9 @@ import pytest
 
 from shardwright.errors import ModelError
 from shardwright.execute.weights.families import FAMILIES
+from shardwright.model.families.classes import CLASSES
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.families.registry import REGISTRY
-from shardwright.model.families.settings import CLASSES
 from shardwright.model.ir.settings import DynamicRotary, Longer, LongerRotary, LongRotary, Settings, YarnRotary
 from tests.configs import LLAMA
 

@@ -126,7 +126,7 @@ class Activation(nn.Module):  # type: ignore[misc]
         if self.count == 1:
             return (curve(self.curve, x), *rest)
         if self.limit is not None:
-            return (clamped_gate(self.curve, x, rest[0], limit=self.limit), *rest[1:])
+            return (clamped_gate(x, rest[0], limit=self.limit), *rest[1:])
         return (curve(self.curve, x) * rest[0], *rest[1:])
 
 

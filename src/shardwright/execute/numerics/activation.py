@@ -33,10 +33,9 @@ def activation(place: OperatorShare, inputs: tuple[Values, ...], weights: Weight
     if len(inputs) == 1:
         (values,) = inputs
         count = len(operator.reads)
-        name = curve_of(place.settings, gated=operator.gated)
         if operator.clamped:
-            return (clamped_gate(name, values[0], values[1], limit=place.settings.gate_limit), *values[count:])
-        y = curve(name, values[0])
+            return (clamped_gate(values[0], values[1], limit=place.settings.gate_limit), *values[count:])
+        y = curve(curve_of(place.settings, gated=operator.gated), values[0])
         return (y * values[1] if operator.gated else y, *values[count:])
     x, scores = inputs[0][0], inputs[1][GATE_EXTENT[len(inputs[1])]]
     gate = functional.silu(scores) if operator.klass is OperatorClass.SSM else torch.sigmoid(scores)

@@ -34,9 +34,9 @@ def curve(name: str, x: torch.Tensor) -> torch.Tensor:
     raise AssertionError(name)
 
 
-def clamped_gate(name: str, x: torch.Tensor, y: torch.Tensor, *, limit: float) -> torch.Tensor:
-    """f(min(x, limit)) (1 + y), with y between -limit and limit (OpenAI 2025, arXiv 2508.10925, section 2.2)."""
-    return curve(name, x.clamp(max=limit)) * (y.clamp(-limit, limit) + 1)
+def clamped_gate(x: torch.Tensor, y: torch.Tensor, *, limit: float) -> torch.Tensor:
+    """g sigmoid(1.702 g) (1 + y), with g = min(x, limit) and y between -limit and limit (OpenAI 2025, arXiv 2508.10925, section 2.2)."""
+    return curve("quick_gelu", x.clamp(max=limit)) * (y.clamp(-limit, limit) + 1)
 
 
 def curve_gradient(name: str, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -65,20 +65,30 @@ def _recurrence(place: OperatorShare, inputs: tuple[Values, ...], own: Weights, 
         first = place.reads[0][0] // shape.state
         return _delta(shape, heads * shape.groups // shape.heads - first, inputs[0], (inputs[1][4], inputs[1][5]), own, state)
     first = place.reads[1][0] // shape.state
-    return _mamba2(shape, heads * shape.groups // shape.heads - first, inputs[0], inputs[1][4], own, state)
+    return _mamba2(
+        shape, heads * shape.groups // shape.heads - first, inputs[0], inputs[1][4], own, state, limits=place.settings.step_limits
+    )
 
 
 def _mamba2(
-    shape: ScanShape, groups: torch.Tensor, streams: Values, steps: torch.Tensor, own: Weights, state: torch.Tensor | None
+    shape: ScanShape,
+    groups: torch.Tensor,
+    streams: Values,
+    steps: torch.Tensor,
+    own: Weights,
+    state: torch.Tensor | None,
+    *,
+    limits: tuple[float, float],
 ) -> _Scanned:
     """S_t = exp(dt_t A) S_(t-1) + dt_t x_t B_t, y_t = S_t C_t + D x_t, in chunks (Dao and Gu 2024, arXiv 2405.21060, section 6).
 
     Args:
         groups: local group of B and C that each local head reads. streams: x, B, C. steps: dt before its bias and softplus.
+        limits: between which dt then is.
     """
     x = streams[0].unflatten(-1, (-1, shape.head_dim))
     b, c = (s.unflatten(-1, (-1, shape.state))[:, :, groups] for s in streams[1:3])
-    dt = functional.softplus(steps + own["dt_bias"])
+    dt = functional.softplus(steps + own["dt_bias"]).clamp(*limits)
     decay = -own["a_log"].exp() * dt
     state = x.new_zeros((x.shape[0], x.shape[2], shape.head_dim, shape.state)) if state is None else state
     outputs = []

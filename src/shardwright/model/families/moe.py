@@ -109,7 +109,7 @@ def build_gpt_oss(fields: Fields) -> Model:
     moe = tuple(replace(o, clamped=o.gated) for o in moe)
 
     def layer(window: int) -> Block:
-        shape = grouped_shape(fields, head_dim=fields.head_dim(), window=window, sinks=True)
+        shape = grouped_shape(fields, head_dim=fields.head_dim(default=64), window=window, sinks=True)
         attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias)
         return layer_block("moe_window" if window else "moe", hidden=hidden, attention=attention, feed_forward=moe)
 

@@ -5,11 +5,11 @@ A field that is not written has the value of the family's configuration class in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from math import inf, sqrt
 from typing import Any, Final
 
+from shardwright.model.families.classes import BY_LAYER, CLASSES, FACTORS, UNKNOWN, ClassSettings
 from shardwright.model.families.positions import (
     COMPUTED,
     ORIGINAL,
@@ -21,7 +21,7 @@ from shardwright.model.families.positions import (
     rope_of,
     share_of,
 )
-from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields
+from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields, shown
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.settings import ACTIVATIONS, USUAL, Settings
@@ -43,111 +43,6 @@ LATENT_EPS = 1e-6
 EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon")
 QUICK: Final = 1.702
 BASE = ("rope_theta", "rotary_emb_base")
-FACTORS: Final = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "logit_scale")
-"""Factors that a class reads or not."""
-BY_LAYER: Final = "rotary positions that differ by type of layer"
-BIASED: Final = "scores of attention are biased by distance"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassSettings:
-    """What a family's configuration class says where a configuration does not.
-
-    Args:
-        eps: of norms. rope_base: of rotary positions; 0: the family has none. rope_share: it reads which part of a head is turned.
-        usual_share: that part where it is not written. turned: or how many elements, under ``rotary_dim``.
-        local_base: of layers with a window, which are not made longer, where it is not written; 0: as of the others; None: all turn alike.
-        rope: how positions are turned where nothing is written of it.
-        first_position: row of the first token's learned position. centred: norms take the mean away without a bias.
-        scores_add_up: those of chosen experts do where ``norm_topk_prob`` is not written; None: not known of this class, and computed so.
-        reads_norm: it reads ``norm_topk_prob``. share_factor: ``routed_scaling_factor`` where that is not written.
-        activation: where none is written; empty: the usual one. legacy: activations that are written and others that are meant.
-        embed_scaled: the embedding is multiplied by the square root of its width.
-        score_width: ``query_pre_attn_scalar``, the width that scores are divided by the root of; 0: a head's.
-        final_cap: ``final_logit_softcapping`` where that is not written. reads_cap: it reads that.
-        factors: names of `FACTORS` that it reads, and their values where they are not written.
-        scoring: ``scoring_func`` that it computes, whatever is written.
-        trained: positions of the first training, where they were made longer; 0: what the configuration says of others.
-        differs: how what we compute differs from the published model, whatever the configuration says.
-    """
-
-    eps: float = 1e-6
-    rope_base: float = 10000.0
-    rope_share: bool = False
-    usual_share: float = 1.0
-    turned: int = 0
-    local_base: float | None = None
-    rope: Mapping[str, Any] = field(default_factory=dict)
-    first_position: int = 0
-    centred: bool = False
-    trained: int = 0
-    scores_add_up: bool | None = None
-    reads_norm: bool = True
-    share_factor: float = 1.0
-    scoring: str = ""
-    activation: str = ""
-    legacy: Mapping[str, str] = field(default_factory=dict)
-    embed_scaled: bool = False
-    score_width: float = 0.0
-    final_cap: float = 0.0
-    reads_cap: bool = False
-    factors: Mapping[str, float] = field(default_factory=dict)
-    differs: tuple[str, ...] = ()
-
-
-_PLAIN: Final = ClassSettings()
-_UNKNOWN: Final = ClassSettings(rope_share=True)
-_NO_ROTARY: Final = ClassSettings(eps=1e-5, rope_base=0.0)
-_GEMMA: Final = ClassSettings(activation="gelu_pytorch_tanh", embed_scaled=True)
-_OSS: Final = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
-_GLM: Final = ClassSettings(eps=1.5625e-7, rope_share=True, usual_share=0.5)
-CLASSES: Final[Mapping[str, ClassSettings]] = {
-    **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _PLAIN),
-    **dict.fromkeys(("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"), ClassSettings(scores_add_up=False)),
-    "DeepseekV2ForCausalLM": ClassSettings(scores_add_up=False, reads_norm=False, scoring="softmax"),
-    "DeepseekV3ForCausalLM": ClassSettings(scores_add_up=True, share_factor=2.5, scoring="sigmoid"),
-    "Olmo2ForCausalLM": ClassSettings(eps=1e-5),
-    "Phi3ForCausalLM": ClassSettings(eps=1e-5, rope_share=True, trained=4096),
-    "MixtralForCausalLM": ClassSettings(eps=1e-5, rope_base=1e6, scores_add_up=True, reads_norm=False),
-    "GemmaForCausalLM": replace(_GEMMA, legacy={"gelu": "gelu_pytorch_tanh"}),
-    "Gemma2ForCausalLM": replace(_GEMMA, score_width=256.0, final_cap=30.0, reads_cap=True),
-    "Gemma3ForCausalLM": replace(_GEMMA, rope_base=1e6, local_base=10000.0, score_width=256.0, reads_cap=True),
-    "Olmo3ForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0, local_base=0.0),
-    "Exaone4ForCausalLM": ClassSettings(eps=1e-5),
-    "GptOssForCausalLM": ClassSettings(
-        eps=1e-5, rope_base=150000.0, scores_add_up=True, reads_norm=False, activation="quick_gelu", rope=_OSS
-    ),
-    "NemotronHForCausalLM": replace(_NO_ROTARY, activation="relu2", scores_add_up=True, scoring="sigmoid"),
-    "JambaForCausalLM": replace(_NO_ROTARY, eps=1e-6, scores_add_up=False, reads_norm=False),
-    **dict.fromkeys(("GPT2LMHeadModel", "BloomForCausalLM", "MambaForCausalLM", "Mamba2ForCausalLM"), _NO_ROTARY),
-    "GPTBigCodeForCausalLM": replace(_NO_ROTARY, activation="gelu_pytorch_tanh"),
-    "OPTForCausalLM": replace(_NO_ROTARY, activation="relu", first_position=2),
-    "GPTNeoXForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.25, activation="gelu"),
-    "FalconForCausalLM": ClassSettings(eps=1e-5, activation="gelu"),
-    "NemotronForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, activation="relu2"),
-    "Starcoder2ForCausalLM": ClassSettings(eps=1e-5, activation="gelu_pytorch_tanh"),
-    "StableLmForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.25),
-    "PhiForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, activation="gelu_new"),
-    "GPTJForCausalLM": ClassSettings(eps=1e-5, rope_share=True, turned=64, activation="gelu_new"),
-    "CohereForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0, centred=True, factors={"logit_scale": 0.0625}),
-    "Cohere2ForCausalLM": ClassSettings(eps=1e-5, centred=True, factors={"logit_scale": 0.0625}),
-    "GraniteForCausalLM": ClassSettings(
-        factors={"embedding_multiplier": 1.0, "attention_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
-    ),
-    **dict.fromkeys(("GlmForCausalLM", "Glm4ForCausalLM"), _GLM),
-    "Glm4MoeForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, scores_add_up=True, scoring="sigmoid"),
-    "OlmoeForCausalLM": ClassSettings(eps=1e-5, scores_add_up=False),
-    "SmolLM3ForCausalLM": ClassSettings(rope_base=2e6),
-    "SeedOssForCausalLM": _PLAIN,
-    "ArceeForCausalLM": ClassSettings(eps=1e-5, activation="relu2"),
-    "HeliumForCausalLM": ClassSettings(eps=1e-8, rope_base=100000.0),
-    "Ernie4_5ForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0),
-    **dict.fromkeys(
-        ("T5ForConditionalGeneration", "MT5ForConditionalGeneration", "UMT5ForConditionalGeneration"),
-        ClassSettings(rope_base=0.0, differs=(BIASED,)),
-    ),
-}
-"""By architecture. Values as in the configuration classes of Transformers 5 (github.com/huggingface/transformers)."""
 
 
 def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) -> Settings:
@@ -157,7 +52,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         ModelError: one of them is no number that it can be.
     """
     architecture = model.architecture
-    own = CLASSES.get(architecture, _UNKNOWN)
+    own = CLASSES.get(architecture, UNKNOWN)
     config = _with_rope(config, own)
     fields, rope = Fields(config, source), rope_of(config)
     spelled = next((name for name in EPS if config.get(name) is not None), EPS[0])
@@ -173,6 +68,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         rope_pairs=architecture != "DeepseekV3ForCausalLM" or bool(config.get("rope_interleave", True)),
         local_rope_base=_local_base(config, own, base),
         first_position=own.first_position,
+        step_limits=_step_limits(config, model, own, fields),
         gate_limit=fields.number("swiglu_limit", minimum=1e-3, maximum=1e6, default=7.0) if _clamped(model) else 7.0,
         score_factor=latent_score_factor(config, longer=longer) * _width_factor(fields, own),
         norms_centred=own.centred,
@@ -188,7 +84,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
 
 def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
     """What a configuration asks for that our operators do not compute, so that published weights would not give the published losses."""
-    own = CLASSES.get(model.architecture, _UNKNOWN)
+    own = CLASSES.get(model.architecture, UNKNOWN)
     config = _with_rope(config, own)
     checks = (
         _activation(config, model),
@@ -211,6 +107,10 @@ def _local_base(config: Mapping[str, Any], own: ClassSettings, base: float) -> f
         return 0.0
     written = (local_rope_of(config).get("rope_theta"), config.get("rope_local_base_freq"))
     return next((found for one in written if (found := number_of(one))), own.local_base or base)
+
+
+def _scans_of(model: Model) -> bool:
+    return any(o.scan is not None for b in model.blocks for o in b.operators)
 
 
 def _clamped(model: Model) -> bool:
@@ -253,7 +153,7 @@ def _width_factor(fields: Fields, own: ClassSettings) -> float:
 def _asked(config: Mapping[str, Any], model: Model) -> tuple[str, set[bool]]:
     """The activation that is written, and whether feed-forwards multiply it by a second half."""
     gated = {o.gated for b in model.blocks for o in b.operators if o.kind is OperatorKind.ACTIVATION and len(o.inputs) == 1}
-    own = CLASSES.get(model.architecture, _UNKNOWN)
+    own = CLASSES.get(model.architecture, UNKNOWN)
     asked = next((str(config[k])[:40] for k in ACTIVATION if config.get(k)), own.activation)
     return own.legacy.get(asked, asked), gated
 
@@ -262,21 +162,22 @@ def _activation_of(config: Mapping[str, Any], model: Model) -> str:
     """Ours of the one that is written; empty: the usual one, and where it is not known which is asked for."""
     asked, gated = _asked(config, model)
     found = SPELLED.get(asked, "")
-    if _clamped(model):
-        return "quick_gelu"
-    return "" if len(gated) != 1 or {USUAL[g] for g in gated} == {found} else found
+    return "" if _clamped(model) or len(gated) != 1 or {USUAL[g] for g in gated} == {found} else found
 
 
 def _activation(config: Mapping[str, Any], model: Model) -> str:
     asked, gated = _asked(config, model)
-    own = CLASSES.get(model.architecture, _UNKNOWN)
+    own = CLASSES.get(model.architecture, UNKNOWN)
     if _clamped(model) and asked not in ("", "silu", "quick_gelu"):
         return f"activation {asked} of a clamped gate"
     names = {own.legacy.get(str(config[k]), str(config[k]))[:40] for k in ACTIVATION[:2] if config.get(k)}
     if len(names) > 1:
         return f"hidden_act and hidden_activation that differ ({' and '.join(sorted(names))}), of which releases read one or the other"
-    if not gated and asked and SPELLED.get(asked) != "silu" and any(o.scan is not None for b in model.blocks for o in b.operators):
-        return f"activation {asked} beside a scan (ours is silu)"
+    if _scans_of(model):
+        beside = [str(config[k])[:40] for k in ("hidden_act", "mamba_hidden_act") if config.get(k)]
+        other = next((name for name in beside if SPELLED.get(name) != "silu"), "")
+        if other:
+            return f"activation {other} beside a scan (ours is silu)"
     usual = {USUAL[g] for g in gated}
     same = not asked or not gated or SPELLED.get(asked) in (usual if len(usual) > 1 else ACTIVATIONS)
     return "" if same else f"activation {asked} (ours is {' or '.join(sorted(usual))})"
@@ -337,6 +238,7 @@ def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tupl
         if config.get("scale_attn_weights") is False
         else "",
         *(f"{name} {value:g}" for name, value in others if value not in (None, 1.0)),
+        *(f"{name}, which the published class does not read" for name in own.leaves_out if config.get(name)),
         f"swiglu_alpha {alpha:g}" if _clamped(model) and alpha not in (None, QUICK) else "",
         "queries, keys and values between bounds (clip_qkv)" if config.get("clip_qkv") else "",
         "biases by distance (alibi) that are divided by the root of a head's width"
@@ -348,7 +250,26 @@ def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tupl
 
 
 def _scans(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
-    groups = max((o.scan.groups for b in model.blocks for o in b.operators if o.scan is not None), default=0)
     limit = config.get("time_step_limit")
-    bounded = groups and isinstance(limit, (list, tuple)) and [number_of(end) for end in limit] not in ([0.0, inf], [0.0, None])
-    return ("steps of a scan that are kept between bounds (time_step_limit)" if bounded else "",)
+    own = CLASSES.get(model.architecture, UNKNOWN)
+    other = own.least_step and isinstance(limit, (list, tuple)) and _ends(limit) not in ((0.0, inf), (own.least_step, inf))
+    return ("time_step_limit, which the published class does not read" if other else "",)
+
+
+def _ends(limit: Sequence[object]) -> tuple[float, float]:
+    """Two bounds; a null one is none."""
+    low, high = (number_of(end) for end in (*limit, None, None)[:2])
+    return low or 0.0, inf if high is None else high
+
+
+def _step_limits(config: Mapping[str, Any], model: Model, own: ClassSettings, fields: Fields) -> tuple[float, float]:
+    """Between which steps of a scan are kept."""
+    if own.least_step:
+        return fields.number("time_step_min", minimum=0.0, maximum=1e6, default=own.least_step), inf
+    limit = config.get("time_step_limit")
+    if limit is None or not _scans_of(model):
+        return 0.0, inf
+    low, high = _ends(limit) if isinstance(limit, (list, tuple)) and len(limit) == 2 else (1.0, 0.0)
+    if not 0.0 <= low < high:
+        fields.fail(f"time_step_limit = {shown(limit)} is no pair of bounds", hint="give a smaller and a larger number, or null")
+    return low, high

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 ACTIVATIONS: Final = ("silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2")
@@ -95,7 +96,8 @@ class Settings:
         embed_factor: of rows of the embedding, not where its table is tied to the head.
         residual_factor: of what joins the stream of a layer. logits_factor: of logits. logits_cap: bound of logits x behind that,
             cap tanh(x / cap); 0 = none.
-        gate_limit: of a clamped gate: f(min(x, limit)) (1 + y between -limit and limit).
+        step_limits: between which steps of a scan with heads (Mamba-2) are kept.
+        gate_limit: of both halves of a clamped gate.
         activation: what feed-forwards compute element by element, a name of `ACTIVATIONS`; empty: the usual one (`USUAL`).
         shares_add_up: what a token's experts count is made to add up to one. share_factor: of what each of them counts.
     """
@@ -113,6 +115,7 @@ class Settings:
     residual_factor: float = 1.0
     logits_factor: float = 1.0
     logits_cap: float = 0.0
+    step_limits: tuple[float, float] = (0.0, inf)
     gate_limit: float = 7.0
     activation: str = ""
     shares_add_up: bool = True

@@ -1,0 +1,118 @@
+"""What the configuration classes of families say where a configuration does not, and which fields they read, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+BY_LAYER: Final = "rotary positions that differ by type of layer"
+BIASED: Final = "scores of attention are biased by distance"
+FACTORS: Final = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "logit_scale")
+"""Factors that a class reads or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassSettings:
+    """What a family's configuration class says where a configuration does not.
+
+    Args:
+        eps: of norms. rope_base: of rotary positions; 0: the family has none. rope_share: it reads which part of a head is turned.
+        usual_share: that part where it is not written. turned: or how many elements, under ``rotary_dim``.
+        local_base: of layers with a window, which are not made longer, where it is not written; 0: as of the others; None: all turn alike.
+        rope: how positions are turned where nothing is written of it.
+        first_position: row of the first token's learned position. centred: norms take the mean away without a bias.
+        scores_add_up: those of chosen experts do where ``norm_topk_prob`` is not written; None: not known of this class, and computed so.
+        reads_norm: it reads ``norm_topk_prob``. share_factor: ``routed_scaling_factor`` where that is not written.
+        activation: where none is written; empty: the usual one. legacy: activations that are written and others that are meant.
+        embed_scaled: the embedding is multiplied by the square root of its width.
+        score_width: ``query_pre_attn_scalar``, the width that scores are divided by the root of; 0: a head's.
+        final_cap: ``final_logit_softcapping`` where that is not written. reads_cap: it reads that.
+        factors: names of `FACTORS` that it reads, and their values where they are not written.
+        scoring: ``scoring_func`` that it computes, whatever is written.
+        trained: positions of the first training, where they were made longer; 0: what the configuration says of others.
+        least_step: of a scan where ``time_step_min`` is not written, which it reads for that; 0: it reads ``time_step_limit``.
+        leaves_out: fields that it does not read, though other classes do.
+        differs: how what we compute differs from the published model, whatever the configuration says.
+    """
+
+    eps: float = 1e-6
+    rope_base: float = 10000.0
+    rope_share: bool = False
+    usual_share: float = 1.0
+    turned: int = 0
+    local_base: float | None = None
+    rope: Mapping[str, Any] = field(default_factory=dict)
+    first_position: int = 0
+    centred: bool = False
+    trained: int = 0
+    scores_add_up: bool | None = None
+    reads_norm: bool = True
+    share_factor: float = 1.0
+    scoring: str = ""
+    activation: str = ""
+    legacy: Mapping[str, str] = field(default_factory=dict)
+    embed_scaled: bool = False
+    score_width: float = 0.0
+    final_cap: float = 0.0
+    reads_cap: bool = False
+    factors: Mapping[str, float] = field(default_factory=dict)
+    least_step: float = 0.0
+    leaves_out: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()
+
+
+_PLAIN: Final = ClassSettings()
+UNKNOWN: Final = ClassSettings(rope_share=True)
+_NO_ROTARY: Final = ClassSettings(eps=1e-5, rope_base=0.0)
+_GEMMA: Final = ClassSettings(activation="gelu_pytorch_tanh", embed_scaled=True)
+_OSS: Final = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
+_CORE_CAP: Final = ("attn_logit_softcapping",)
+_GLM: Final = ClassSettings(eps=1.5625e-7, rope_share=True, usual_share=0.5)
+CLASSES: Final[Mapping[str, ClassSettings]] = {
+    **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _PLAIN),
+    **dict.fromkeys(("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"), ClassSettings(scores_add_up=False)),
+    "DeepseekV2ForCausalLM": ClassSettings(scores_add_up=False, reads_norm=False, scoring="softmax"),
+    "DeepseekV3ForCausalLM": ClassSettings(scores_add_up=True, share_factor=2.5, scoring="sigmoid"),
+    "Olmo2ForCausalLM": ClassSettings(eps=1e-5),
+    "Phi3ForCausalLM": ClassSettings(eps=1e-5, rope_share=True, trained=4096),
+    "MixtralForCausalLM": ClassSettings(eps=1e-5, rope_base=1e6, scores_add_up=True, reads_norm=False),
+    "GemmaForCausalLM": replace(_GEMMA, legacy={"gelu": "gelu_pytorch_tanh"}),
+    "Gemma2ForCausalLM": replace(_GEMMA, score_width=256.0, final_cap=30.0, reads_cap=True),
+    "Gemma3ForCausalLM": replace(_GEMMA, rope_base=1e6, local_base=10000.0, score_width=256.0, reads_cap=True, leaves_out=_CORE_CAP),
+    "Olmo3ForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0, local_base=0.0),
+    "Exaone4ForCausalLM": ClassSettings(eps=1e-5),
+    "GptOssForCausalLM": ClassSettings(eps=1e-5, rope_base=150000.0, scores_add_up=True, reads_norm=False, rope=_OSS),
+    "NemotronHForCausalLM": replace(
+        _NO_ROTARY, activation="relu2", scores_add_up=True, scoring="sigmoid", least_step=0.001, leaves_out=("tie_word_embeddings",)
+    ),
+    "JambaForCausalLM": replace(_NO_ROTARY, eps=1e-6, scores_add_up=False, reads_norm=False),
+    **dict.fromkeys(("GPT2LMHeadModel", "BloomForCausalLM", "MambaForCausalLM", "Mamba2ForCausalLM"), _NO_ROTARY),
+    "GPTBigCodeForCausalLM": replace(_NO_ROTARY, activation="gelu_pytorch_tanh"),
+    "OPTForCausalLM": replace(_NO_ROTARY, activation="relu", first_position=2),
+    "GPTNeoXForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.25, activation="gelu"),
+    "FalconForCausalLM": ClassSettings(eps=1e-5, activation="gelu"),
+    "NemotronForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, activation="relu2"),
+    "Starcoder2ForCausalLM": ClassSettings(eps=1e-5, activation="gelu_pytorch_tanh"),
+    "StableLmForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.25),
+    "PhiForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, activation="gelu_new"),
+    "GPTJForCausalLM": ClassSettings(eps=1e-5, rope_share=True, turned=64, activation="gelu_new"),
+    "CohereForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0, centred=True, factors={"logit_scale": 0.0625}),
+    "Cohere2ForCausalLM": ClassSettings(eps=1e-5, centred=True, factors={"logit_scale": 0.0625}),
+    "GraniteForCausalLM": ClassSettings(
+        factors={"embedding_multiplier": 1.0, "attention_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
+    ),
+    **dict.fromkeys(("GlmForCausalLM", "Glm4ForCausalLM"), _GLM),
+    "Glm4MoeForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, scores_add_up=True, scoring="sigmoid"),
+    "OlmoeForCausalLM": ClassSettings(eps=1e-5, scores_add_up=False),
+    "SmolLM3ForCausalLM": ClassSettings(rope_base=2e6),
+    "SeedOssForCausalLM": _PLAIN,
+    "ArceeForCausalLM": ClassSettings(eps=1e-5, activation="relu2"),
+    "HeliumForCausalLM": ClassSettings(eps=1e-8, rope_base=100000.0),
+    "Ernie4_5ForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0),
+    **dict.fromkeys(
+        ("T5ForConditionalGeneration", "MT5ForConditionalGeneration", "UMT5ForConditionalGeneration"),
+        ClassSettings(rope_base=0.0, differs=(BIASED,)),
+    ),
+}
+"""By architecture. Values as in the configuration classes of Transformers 5 (github.com/huggingface/transformers)."""
