@@ -10,7 +10,7 @@ from shardwright.api.rules import check_plan
 from shardwright.api.stored import Stored, stored_plan
 from shardwright.errors import DataError, UsageError
 from shardwright.execute.launch.checked import require_runnable
-from shardwright.execute.launch.run_report import RunMemory, RunOptions, RunReport, RunStep
+from shardwright.execute.launch.run_report import RunEvaluation, RunMemory, RunOptions, RunReport, RunStep
 from shardwright.execute.proof.proof import Proof
 from shardwright.files.stored import StoredSimulation
 from shardwright.program.same import Same
@@ -45,8 +45,17 @@ def num_ranks(stored: Stored) -> int:
     return len(working_devices(Same(plan_stages(stored.plan, model=stored.problem.model))))
 
 
-def run(stored: Stored, options: RunOptions, *, watch: Callable[[RunStep], None] | None = None) -> RunReport:
+def run(
+    stored: Stored,
+    options: RunOptions,
+    *,
+    watch: Callable[[RunStep | RunEvaluation], None] | None = None,
+    begun: Callable[[], None] | None = None,
+) -> RunReport:
     """Train under a plan as the rank that this process is, or alone where the plan has one device.
+
+    Args:
+        watch: is told of every step and evaluation; on rank 0 only. begun: is called once everything that can be is checked.
 
     Raises:
         UsageError: PyTorch is not installed; others of `execute.running.run_plan`.
@@ -65,6 +74,7 @@ def run(stored: Stored, options: RunOptions, *, watch: Callable[[RunStep], None]
         predicted_s=stored.step_time_s,
         memory=predicted_memory(stored),
         watch=watch,
+        begun=begun,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,16 +18,18 @@ from shardwright.errors import ShardwrightError, UsageError
 from shardwright.execute.launch.alive import end_with_launcher
 from shardwright.execute.launch.checked import require_runnable
 from shardwright.execute.launch.launch import FOLDER, INTERRUPTED, is_rank, launch, write_error
-from shardwright.execute.launch.metrics import add_line
-from shardwright.execute.launch.run_report import BACKENDS, FORMATS, OWN, TEXT, RunOptions, RunStep
+from shardwright.execute.launch.metrics import add_line, line_of
+from shardwright.execute.launch.run_report import BACKENDS, FORMATS, OWN, TEXT, RunEvaluation, RunOptions, RunStep
+from shardwright.execute.launch.tensorboard import Write, writer
 from shardwright.execute.state.folders import latest
 from shardwright.execute.state.lock import held
+from shardwright.execute.state.remembered import changed, recalled, remember, remembered
 from shardwright.execute.training.rate import CURVES
 from shardwright.execute.training.spared import SPARED
 from shardwright.files.plan_file import read_saved
 from shardwright.files.text import to_text
 from shardwright.files.trace_file import trace_text
-from shardwright.report.run_face import render_run, run_document, step_text
+from shardwright.report.run_face import evaluation_text, render_run, run_document, step_text
 from shardwright.search.summary import answer_line
 
 DataFiles = Annotated[
@@ -44,6 +46,7 @@ Every = Annotated[int, typer.Option("--every", min=0, help="Steps between checkp
 
 
 def run(
+    context: typer.Context,
     path: flags.PlanFile,
     *,
     data: DataFiles,
@@ -65,6 +68,15 @@ def run(
     metrics: Annotated[
         Path | None, typer.Option("--metrics", metavar="FILE", help="Add a line of JSON for every step to this file.")
     ] = None,
+    eval_data: Annotated[
+        list[str] | None,
+        typer.Option("--eval-data", metavar="[SEQUENCE=]FILE", help="Token file to evaluate, not to learn, after the last step."),
+    ] = None,
+    eval_every: Annotated[int, typer.Option("--eval-every", min=0, help="Steps between evaluations; 0 means after the last alone.")] = 0,
+    eval_batches: Annotated[int, typer.Option("--eval-batches", min=0, help="Batches of an evaluation; 0 means all of --eval-data.")] = 0,
+    tensorboard: Annotated[
+        Path | None, typer.Option("--tensorboard", metavar="FOLDER", help="Write event files of every step to this folder.")
+    ] = None,
     clip: Annotated[float, typer.Option("--clip", min=0.0, help="Clip gradients to this norm; 0 means never.")] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Random seed of the initial parameters, without --weights.")] = 0,
     on: Annotated[str, typer.Option("--on", help="Device type, cpu or cuda; by default an accelerator if there is one.")] = "",
@@ -83,59 +95,69 @@ def run(
     screen.check_writable(trace)
     saved = read_saved(path)
     stored = stored_plan(saved)
-    options: dict[str, Any] = {
+    given: dict[str, Any] = {
         "steps": steps,
-        "weights": weights,
+        "weights": _whole(weights),
         "checkpoints": checkpoints,
         "every": every,
         "rate": rate,
         "decay": decay,
-        "clip": clip,
+        "no-decay": no_decay,
+        "betas": betas,
         "eps": eps,
+        "clip": clip,
         "curve": curve,
         "warmup": warmup,
         "least": least,
         "keep": keep,
         "metrics": metrics,
+        "tensorboard": tensorboard,
+        "eval-data": [_whole_word(word) for word in eval_data or ()],
+        "eval-every": eval_every,
+        "eval-batches": eval_batches,
+        "shuffle": shuffle,
         "seed": seed,
         "on": on,
         "backend": backend,
         "formats": formats,
+        "trace": trace,
+        "timeout": timeout,
     }
-    asked = RunOptions(
-        data=read_data(data),
-        shuffle=shuffle,
-        trace=trace is not None,
-        timeout_s=timeout,
-        betas=read_betas(betas),
-        no_decay=read_kinds(no_decay),
-        **options,
-    )
+    before = remembered(checkpoints) if checkpoints is not None and latest(checkpoints) is not None else {}
+    options = recalled(given, before, given=_on_the_command_line(context, given))
+    asked = _asked(options, data=data)
     ranks = execution.num_ranks(stored)
     if ranks > 1 and not is_rank(os.environ):
         files = [word for one in data for word in ("--data", one)]
-        valued = {**options, "trace": trace, "timeout": timeout, "betas": betas, "no-decay": no_decay}
-        given = [word for name, value in valued.items() if value not in (None, "") for word in (f"--{name}", str(value))]
-        switches = [flag for flag, is_on in (("--shuffle", shuffle), ("--json", as_json), ("--quiet", quiet), ("--debug", debug)) if is_on]
+        switches = [flag for flag, is_on in (("--json", as_json), ("--quiet", quiet), ("--debug", debug)) if is_on]
         require_runnable(stored.problem, asked)
         with held(checkpoints) if checkpoints is not None else nullcontext():
-            _say_resumed(checkpoints, quiet=quiet or as_json)
-            raise typer.Exit(launch(["run", str(path), *files, *given, *switches], ranks=ranks))
+            _say_resumed(checkpoints, changed(options, before), quiet=quiet or as_json)
+            if checkpoints is not None:
+                remember(checkpoints, options)
+            raise typer.Exit(launch(["run", str(path), *files, *_words(options), *switches], ranks=ranks))
     if FOLDER in os.environ:
         end_with_launcher(os.environ)
-    else:
-        _say_resumed(checkpoints, quiet=quiet or as_json)
     first = os.environ.get("RANK", "0") == "0"
+    if FOLDER not in os.environ and first:
+        _say_resumed(checkpoints, changed(options, before), quiet=quiet or as_json)
     tokens = stored.problem.job.tokens_per_step
 
-    def watch(step: RunStep) -> None:
+    events: list[Write] = []
+
+    def watch(one: RunStep | RunEvaluation) -> None:
+        line = line_of(one, tokens=tokens, rate=asked.rate * asked.rates.share(one.step))
         if metrics is not None:
-            add_line(metrics, step, tokens=tokens, rate=rate * asked.rates.share(step.step))
+            add_line(metrics, line)
+        if tensorboard is not None:
+            events[:] = events or [writer(tensorboard)]
+            events[0](line)
         if not quiet and not as_json:
-            screen.note(step_text(step, steps=steps, tokens=tokens))
+            text = evaluation_text(one, steps=steps) if isinstance(one, RunEvaluation) else step_text(one, steps=steps, tokens=tokens)
+            screen.note(text)
 
     try:
-        report = execution.run(stored, asked, watch=watch)
+        report = execution.run(stored, asked, watch=watch, begun=lambda: _remember(checkpoints, options))
     except ShardwrightError as error:
         if write_error(error, os.environ):
             raise typer.Exit(error.exit_code) from error
@@ -157,10 +179,62 @@ def run(
         raise typer.Exit(INTERRUPTED)
 
 
-def _say_resumed(checkpoints: Path | None, *, quiet: bool) -> None:
+def _asked(options: Mapping[str, Any], *, data: Sequence[str]) -> RunOptions:
+    """Options by their names in the command line, as a run takes them."""
+    same = ("steps", "checkpoints", "every", "rate", "decay", "clip", "eps", "curve", "warmup", "least", "keep", "metrics", "tensorboard")
+    return RunOptions(
+        **{name: options[name] for name in (*same, "seed", "on", "backend", "formats", "shuffle")},
+        data=read_data(data),
+        weights=Path(options["weights"]) if options["weights"] is not None else None,
+        trace=options["trace"] is not None,
+        timeout_s=options["timeout"],
+        betas=read_betas(options["betas"]),
+        no_decay=read_kinds(options["no-decay"]),
+        eval_data=read_data(options["eval-data"], flag="--eval-data"),
+        eval_every=options["eval-every"],
+        eval_batches=options["eval-batches"],
+    )
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """Options as words of a command line."""
+    found: list[str] = []
+    for name, value in options.items():
+        if isinstance(value, bool):
+            found += [f"--{name}"] * value
+        elif isinstance(value, list):
+            found += [word for one in value for word in (f"--{name}", one)]
+        elif value not in (None, ""):
+            found += [f"--{name}", str(value)]
+    return found
+
+
+def _on_the_command_line(context: typer.Context, options: Mapping[str, Any]) -> frozenset[str]:
+    """Options that somebody gave, not their defaults."""
+    sources = {name: context.get_parameter_source(name.replace("-", "_")) for name in options}
+    return frozenset(name for name, source in sources.items() if source is not None and source.name != "DEFAULT")
+
+
+def _whole(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())
+
+
+def _whole_word(word: str) -> str:
+    """``SEQUENCE=FILE`` with the file's whole path."""
+    ((sequence, path),) = read_data([word])
+    return f"{sequence}={path.absolute()}"
+
+
+def _remember(checkpoints: Path | None, options: Mapping[str, Any]) -> None:
+    """Unless the process that started this rank has done it."""
+    if checkpoints is not None and FOLDER not in os.environ and os.environ.get("RANK", "0") == "0":
+        remember(checkpoints, options)
+
+
+def _say_resumed(checkpoints: Path | None, changes: Sequence[str], *, quiet: bool) -> None:
     newest = latest(checkpoints) if checkpoints is not None else None
-    if newest is not None and not quiet and os.environ.get("RANK", "0") == "0":
-        screen.note(f"going on from {newest}")
+    if newest is not None and not quiet:
+        screen.note(f"going on from {newest}{''.join(f', {change}' for change in changes)}")
 
 
 def read_kinds(text: str) -> tuple[str, ...]:
@@ -184,7 +258,7 @@ def read_betas(text: str) -> tuple[float, float]:
     return one, other
 
 
-def read_data(words: Sequence[str]) -> tuple[tuple[str, Path], ...]:
+def read_data(words: Sequence[str], *, flag: str = "--data") -> tuple[tuple[str, Path], ...]:
     """``["tokens.npy", "encoder=source.npy"]`` as sequences and files.
 
     Raises:
@@ -195,7 +269,7 @@ def read_data(words: Sequence[str]) -> tuple[tuple[str, Path], ...]:
         name, equals, path = word.partition("=")
         sequence, file = (name, path) if equals and name.isidentifier() else (TEXT, word)
         if sequence in found:
-            raise UsageError(f"--data gives two files of {sequence}", hint="one file of tokens for each sequence")
+            raise UsageError(f"{flag} gives two files of {sequence}", hint="one file of tokens for each sequence")
         found[sequence] = Path(file)
     return tuple(found.items())
 

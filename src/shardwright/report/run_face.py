@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.execute.launch.run_report import RunReport, RunStep
+from shardwright.execute.launch.run_report import RunEvaluation, RunReport, RunStep
 from shardwright.report.layout import Words
 from shardwright.report.plan_ways import device_text
 from shardwright.report.tables import plain_table
@@ -22,10 +22,16 @@ def step_text(step: RunStep, *, steps: int, tokens: int) -> str:
     return f"step {step.step:>{len(str(steps))}}/{steps}  loss {step.loss:.4f}  norm {step.norm:.3g}  {rate}"
 
 
+def evaluation_text(one: RunEvaluation, *, steps: int) -> str:
+    """One line of an evaluation."""
+    return f"step {one.step:>{len(str(steps))}}/{steps}  evaluated {one.loss:.4f}  in {format_seconds(one.seconds)}"
+
+
 def run_document(report: RunReport) -> dict[str, Any]:
     """What ``run --json`` prints."""
     return {
         "steps": [asdict(step) for step in report.steps],
+        "evaluations": [asdict(one) for one in report.evaluations],
         "step_time_s": {"predicted": report.predicted_s, "measured": report.step_s},
         "tokens_per_s": report.tokens_per_s,
         "memory": [asdict(one) for one in report.memory],
@@ -52,6 +58,8 @@ def render_run(report: RunReport, *, cluster: str) -> RenderableType:
         f"A step takes {format_seconds(report.step_s)} on {report.on} ({format_count(report.tokens_per_s)} tokens/s); "
         f"{format_seconds(report.predicted_s)} predicted on {cluster}, {report.step_s / report.predicted_s:.3g} times the prediction",
     ]
+    if report.evaluations:
+        lines.append(f"Evaluated: loss {report.evaluations[0].loss:.4f} -> {report.evaluations[-1].loss:.4f}")
     if report.checkpoint is not None:
         lines.append(f"Checkpoint: {report.checkpoint}")
     lines += report.remarks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -104,11 +104,7 @@ def device_task(
     """
     walker = (walking or Walker)(device, work, batch, store)
     walker.around = around
-    rows = work.rows
-    row = next(i for i, devices in enumerate(rows.devices) if device in devices)
-    for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
-        place = (int(rows.lane[action]), int(rows.chunk[action]), int(rows.microbatch[action]), int(rows.slice[action]))
-        kind = TaskKind(int(rows.kind[action]))
+    for kind, place in _actions(device, work.rows):
         tell(kind, place)
         if kind is TaskKind.F:
             yield from walker.forward(*place)
@@ -121,6 +117,28 @@ def device_task(
         else:
             yield from walker.both(*place)
     return Outcome(losses=walker.losses, store=store)
+
+
+def forward_task(device: int, work: DeviceWork, *, batch: Batch, store: ParameterStore, around: Around = NOTHING) -> Task[Outcome]:
+    """The forward actions of a step alone, in the step's order: losses; nothing is kept for a backward.
+
+    Without the others the order is still one of all devices: what a forward waits for is forwards.
+    """
+    walker = Walker(device, work, batch, store)
+    walker.around = around
+    for kind, place in _actions(device, work.rows):
+        if kind is TaskKind.F:
+            yield from walker.forward(*place)
+            del walker.flows[place]
+    return Outcome(losses=walker.losses, store=store)
+
+
+def _actions(device: int, rows: ActionRows) -> Iterator[tuple[TaskKind, Turn]]:
+    """(kind, place) of each action of a device, in order."""
+    row = next(i for i, devices in enumerate(rows.devices) if device in devices)
+    for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
+        place = (int(rows.lane[action]), int(rows.chunk[action]), int(rows.microbatch[action]), int(rows.slice[action]))
+        yield TaskKind(int(rows.kind[action])), place
 
 
 class Walker:

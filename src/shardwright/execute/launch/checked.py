@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from shardwright.errors import UsageError, nearest
 from shardwright.execute.launch.metrics import require_appendable
 from shardwright.execute.launch.run_report import BACKENDS, FORMATS, RunOptions
+from shardwright.execute.launch.tensorboard import require_tensorboard
 from shardwright.execute.state.folders import latest, step_of
 from shardwright.execute.training.rate import CURVES
 from shardwright.execute.training.spared import SPARED
@@ -33,7 +34,12 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
             raise UsageError(f"unknown {what} {word[:40]!r}", hint=nearest(word, known))
     if options.metrics is not None:
         require_appendable(options.metrics)
-    open_rows(dict(options.data), model=problem.model, job=problem.job, share=None)
+    if options.tensorboard is not None:
+        require_tensorboard()
+    for files in filter(None, (options.data, options.eval_data)):
+        open_rows(dict(files), model=problem.model, job=problem.job, share=None)
+    if (options.eval_every or options.eval_batches) and not options.eval_data:
+        raise UsageError("--eval-every and --eval-batches need data that are not learnt", hint="--eval-data FILE")
     if options.weights is not None:
         settings_of(options.weights, model=problem.model)
     newest = latest(options.checkpoints) if options.checkpoints is not None else None

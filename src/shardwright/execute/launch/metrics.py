@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from shardwright.errors import OutputError
-from shardwright.execute.launch.run_report import RunStep
+from shardwright.execute.launch.run_report import RunEvaluation, RunStep
 
 
 def require_appendable(path: Path) -> None:
@@ -22,15 +23,25 @@ def require_appendable(path: Path) -> None:
         raise OutputError(f"{path}: {error.strerror}", hint="--metrics takes a file that can be written") from None
 
 
-def add_line(path: Path, step: RunStep, *, tokens: int, rate: float) -> None:
-    """Add a step's line: its number, loss, norm, seconds, tokens a second, learning rate.
+def line_of(one: RunStep | RunEvaluation, *, tokens: int, rate: float) -> dict[str, float | int | None]:
+    """What is noted of a step: number, loss, norm, seconds, tokens a second, learning rate; of an evaluation: step, loss, seconds.
+
+    Args:
+        tokens: of a step. rate: of learning.
+    """
+    if isinstance(one, RunEvaluation):
+        return {"step": one.step, "eval_loss": one.loss, "eval_seconds": one.seconds}
+    return {**asdict(one), "tokens_per_s": tokens / one.seconds if one.seconds else None, "rate": rate}
+
+
+def add_line(path: Path, line: Mapping[str, float | int | None]) -> None:
+    """Add a line to a file.
 
     Raises:
         OutputError: it cannot be written to.
     """
-    line = {**asdict(step), "tokens_per_s": tokens / step.seconds if step.seconds else None, "rate": rate}
     try:
         with path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(dict(line)) + "\n")
     except OSError as error:
         raise OutputError(f"{path}: {error.strerror}", hint="--metrics takes a file that can be written") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
@@ -10,9 +11,25 @@ from shardwright.errors import DataError, StrategyError
 from shardwright.execute.interpreter.recorder import Recorder
 from shardwright.execute.shares.parameters import Source
 from shardwright.execute.state.keep import keep_last
+from shardwright.execute.training.evaluation import evaluate_rank
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.train import Batches, StepReport, Training, member, train_rank
 from shardwright.execute.transport.distributed import Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What is evaluated while a run trains.
+
+    Args:
+        batches: by number, the first `count` of which are taken each time. every: steps between; the last step is evaluated, too.
+        report: is told the step and the mean loss behind its update.
+    """
+
+    batches: Batches
+    count: int
+    every: int
+    report: Callable[[int, float], None]
 
 
 def ranks_of(known: Training, *, ranks: int) -> Mapping[int, int]:
@@ -41,13 +58,14 @@ def run_rank(
     report: Callable[[StepReport], None] | None = None,
     stop: Callable[[], bool] | None = None,
     recorder: Recorder | None = None,
+    evaluation: Evaluation | None = None,
 ) -> list[StepReport]:
     """Train this rank's device until step `steps`, from the newest checkpoint if there is one. All ranks call it.
 
     Args:
         source: first values of parameters. checkpoints: folder of this run, seen by all ranks. every: steps between checkpoints; 0 = one at
             the end. keep: newest checkpoints that are kept; 0 = all. report: is told of every step. stop: asked in every step; once it is
-            true on a rank, all stop after that step, and save. recorder: has the last step.
+            true on a rank, all stop after that step, and save. recorder: has the last step. evaluation: of batches that are not learnt.
 
     Raises:
         StrategyError: run.world; errors of `Network`. DataError: the newest checkpoint is not usable; a loss is no number.
@@ -74,7 +92,10 @@ def run_rank(
                         f"the loss of step {one.step} is {one.loss}: nothing of it is saved",
                         hint="a smaller --rate, a --clip, or other data; the checkpoint before is whole",
                     )
-                if checkpoints is not None and (one.stopped or one.step == steps or (every and one.step % every == 0)):
+                last = one.stopped or one.step == steps
+                if evaluation is not None and (last or one.step % evaluation.every == 0):
+                    evaluation.report(one.step, evaluate_rank(network, members, known, map(evaluation.batches, range(evaluation.count))))
+                if checkpoints is not None and (last or (every and one.step % every == 0)):
                     save_rank(members, known, checkpoints, rank=rank)
                     if rank == 0:
                         keep_last(checkpoints, keep)

@@ -29,6 +29,8 @@ class RunOptions:
         betas, eps: of AdamW; no_decay: words of what weight decay spares (`training.spared`). curve, warmup, least: of the learning rate
             over the steps (`training.rate`). keep: newest checkpoints that are kept; 0 = all. metrics: file that gets a line of JSON a
             step; None = none.
+        eval_data: files of tokens that are evaluated, not learnt, after every `eval_every` steps (0 = after the last) and after the last:
+            the first `eval_batches` batches (0 = all). tensorboard: folder of event files; None = none.
         backend: one of `BACKENDS`. formats: one of `FORMATS`. trace: record the last step. timeout_s: longest wait for another rank in
             seconds.
     """
@@ -56,6 +58,10 @@ class RunOptions:
     least: float = 0.0
     keep: int = 0
     metrics: Path | None = None
+    eval_data: tuple[tuple[str, Path], ...] = ()
+    eval_every: int = 0
+    eval_batches: int = 0
+    tensorboard: Path | None = None
 
     @property
     def rates(self) -> RateCurve:
@@ -70,6 +76,15 @@ class RunStep:
     step: int
     loss: float
     norm: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvaluation:
+    """Mean loss of data that are not learnt, behind the update of a step; seconds that it took."""
+
+    step: int
+    loss: float
     seconds: float
 
 
@@ -96,7 +111,7 @@ class RunReport:
         steps: done in this run. tokens: of a step. predicted_s: seconds a step that were predicted. memory: by class of devices.
         on: type of the devices that computed. first: steps that a checkpoint had. stopped: asked to stop before its end.
         checkpoint: folder of the last one that was saved; None = none. trace: of the last step.
-        remarks: what the engine does otherwise than the plan says, with the same losses.
+        remarks: what the engine does otherwise than the plan says, with the same losses. evaluations: of data that were not learnt.
     """
 
     steps: tuple[RunStep, ...]
@@ -109,6 +124,7 @@ class RunReport:
     checkpoint: Path | None = None
     trace: StepTrace | None = None
     remarks: tuple[str, ...] = ()
+    evaluations: tuple[RunEvaluation, ...] = ()
 
     @property
     def step_s(self) -> float:

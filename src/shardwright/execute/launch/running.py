@@ -20,8 +20,8 @@ from shardwright.errors import StrategyError, UsageError
 from shardwright.execute.interpreter.recorder import Recorder, collected
 from shardwright.execute.launch.alive import ending
 from shardwright.execute.launch.launch import FOLDER
-from shardwright.execute.launch.run_rank import ranks_of, run_rank
-from shardwright.execute.launch.run_report import NATIVE, OWN, RunMemory, RunOptions, RunReport, RunStep
+from shardwright.execute.launch.run_rank import Evaluation, ranks_of, run_rank
+from shardwright.execute.launch.run_report import NATIVE, OWN, RunEvaluation, RunMemory, RunOptions, RunReport, RunStep
 from shardwright.execute.native.form import native_form
 from shardwright.execute.native.rules import remarks, require_expressible
 from shardwright.execute.numerics.precision import Precision, precision_of, uniform
@@ -43,7 +43,7 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.order import Table
 from shardwright.strategy.plan.plan import Plan
 
-Watch = Callable[[RunStep], None]
+Watch = Callable[[RunStep | RunEvaluation], None]
 
 
 @dataclass(slots=True)
@@ -63,6 +63,7 @@ class _Log:
 
     watch: Watch | None
     steps: list[RunStep] = field(default_factory=list)
+    evaluations: list[RunEvaluation] = field(default_factory=list)
     stopped: bool = False
     clock: float = field(default_factory=time.monotonic)
 
@@ -74,6 +75,14 @@ class _Log:
         if self.watch is not None:
             self.watch(self.steps[-1])
 
+    def evaluated(self, step: int, loss: float) -> None:
+        """Data that are not learnt were evaluated, which is no part of a step's time."""
+        now = time.monotonic()
+        self.evaluations.append(RunEvaluation(step=step, loss=loss, seconds=now - self.clock))
+        self.clock = now
+        if self.watch is not None:
+            self.watch(self.evaluations[-1])
+
 
 def run_plan(
     problem: Problem,
@@ -84,6 +93,7 @@ def run_plan(
     predicted_s: float,
     memory: tuple[RunMemory, ...],
     watch: Watch | None = None,
+    begun: Callable[[], None] | None = None,
 ) -> RunReport:
     """Train under `plan` as this rank (as torchrun's environment says), or alone where the plan has one device.
 
@@ -91,7 +101,8 @@ def run_plan(
 
     Args:
         name: of the plan. predicted_s, memory: what was predicted, by class of
-            devices. watch: is told of every step; on rank 0 only.
+            devices. watch: is told of every step and evaluation; on rank 0 only. begun: is called when the folder of checkpoints is this
+            run's, before its first step.
 
     Raises:
         StrategyError: the plan breaks a rule or holds what is not executed; run.world, run.peer, run.timeout. DataError: tokens, weights or
@@ -107,10 +118,13 @@ def run_plan(
     ranks_of(known, ranks=world)
     share = (int(os.environ.get("RANK", "0")), world)
     tokens = open_tokens(dict(options.data), model=model, job=job, seed=options.seed if options.shuffle else None, share=share)
+    unlearnt = _unlearnt(problem, options, share)
     native = _native(problem, plan, options) if options.backend == NATIVE else None
     group = process_group(timeout_s=options.timeout_s, alone=len(known.devices) == 1 and native is None)
     with _kept(options.checkpoints), group as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
+        if begun is not None:
+            begun()
         before = _held(on)
         log = _Log(watch=watch if rank == 0 else None)
         recorder = _recorder(on) if options.trace else None
@@ -149,6 +163,7 @@ def run_plan(
                     report=log.add,
                     stop=stop,
                     recorder=recorder,
+                    evaluation=unlearnt and replace(unlearnt, report=log.evaluated),
                 )
         trace = collected(recorder.trace(plan=name)) if recorder is not None and log.steps else None
         held = _all_held(max(_held(on) - before, 0) if on.type == "cpu" else torch.cuda.max_memory_allocated(on), ranks=ranks)
@@ -164,6 +179,7 @@ def run_plan(
         stopped=log.stopped,
         checkpoint=latest(options.checkpoints) if options.checkpoints is not None else None,
         trace=trace,
+        evaluations=tuple(log.evaluations),
         remarks=(*(remarks(native[0]) if native is not None else ()), *_otherwise(problem.model)),
     )
 
@@ -198,6 +214,20 @@ def _settings(problem: Problem, options: RunOptions) -> Settings:
     return settings_of(options.weights, model=problem.model)
 
 
+def _unlearnt(problem: Problem, options: RunOptions, share: tuple[int, int]) -> Evaluation | None:
+    """What is evaluated; None without data for it."""
+    if not options.eval_data:
+        return None
+    tokens = open_tokens(dict(options.eval_data), model=problem.model, job=problem.job, share=share)
+    whole = tokens.windows // tokens.samples
+    return Evaluation(
+        batches=tokens.batch,
+        count=min(options.eval_batches or whole, whole),
+        every=options.eval_every or options.steps,
+        report=lambda step, loss: None,
+    )
+
+
 def _otherwise(model: Model) -> tuple[str, ...]:
     """What the published class of the model's configuration computes otherwise: weights of that class were refused for it."""
     return (f"{model.architecture} is computed but for: {'; '.join(model.differs)}",) if model.differs else ()
@@ -228,6 +258,8 @@ def _native(problem: Problem, plan: Plan, options: RunOptions) -> tuple[Grid, Ta
         )
     if options.checkpoints is not None:
         raise UsageError(f"--backend {NATIVE} saves no checkpoints", hint=f"--backend {OWN}, or leave out --checkpoints")
+    if options.eval_data:
+        raise UsageError(f"--backend {NATIVE} evaluates nothing", hint=f"--backend {OWN}, or leave out --eval-data")
     if options.trace:
         raise UsageError(f"--backend {NATIVE} records no trace", hint=f"--backend {OWN}, or PyTorch's own profiler")
     require_expressible(problem.model, found[0], job=problem.job)

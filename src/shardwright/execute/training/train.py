@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -244,14 +244,9 @@ def step_task(
         total = around.total.get(bucket.number)
         gradients[bucket.number] = yield from owned(device, bucket, own.views[bucket.number], total=total, precision=known.precision)
     tell(TaskKind.STEP, STEP_LEVEL)
-    losses = [loss for key, loss in outcome.losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts]
     squares = [square_sum(gradients[b.number]) for b in trained if b.answers(device)]
-    sums = torch.stack(
-        [
-            torch.stack([torch.zeros((), dtype=torch.float64, device=known.on), *(t.double() for t in terms)]).sum()
-            for terms in (losses, squares, [torch.tensor(float(stop is not None and stop()), device=known.on)])
-        ]
-    )
+    asked = torch.tensor(float(stop is not None and stop()), device=known.on)
+    sums = torch.stack([counted_losses(outcome.losses, device, known), _sum_of(squares, known), _sum_of([asked], known)])
     if len(known.devices) > 1:
         sums = cast(torch.Tensor, (yield Reduce(group=known.devices, tensor=sums, key="norm")))
     norm = sums[1].sqrt()
@@ -265,6 +260,16 @@ def step_task(
     dropped(set(own.pieces), own.views)
     tell(None, STEP_LEVEL)
     return StepReport(step=own.steps, loss=float(sums[0]) * known.work.scale, norm=float(norm), stopped=bool(sums[2] > 0))
+
+
+def counted_losses(losses: Mapping[object, torch.Tensor], device: int, known: Training) -> torch.Tensor:
+    """The sum of a device's losses, but for those that another device counts."""
+    return _sum_of([loss for key, loss in losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts], known)
+
+
+def _sum_of(terms: Sequence[torch.Tensor], known: Training) -> torch.Tensor:
+    """In float64; of none it is 0."""
+    return torch.stack([torch.zeros((), dtype=torch.float64, device=known.on), *(t.double() for t in terms)]).sum()
 
 
 def cadenced(own: Member, buckets: tuple[Bucket, ...], rule: ShardRule) -> Cadenced:
