@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import nan
@@ -154,7 +155,8 @@ def verdict(config: Config, folder: Path) -> Verdict:
 def _published_loss(config: Config, ids: torch.Tensor, folder: Path) -> float:
     import transformers
 
-    rest = {key: value for key, value in config.items() if key != "architectures"}
+    # Transformers writes into the objects that it is given.
+    rest = {key: deepcopy(value) for key, value in config.items() if key != "architectures"}
     model_class = getattr(transformers, config["architectures"][0])
     with _silent(), torch.no_grad():
         published = model_class._from_config(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ def publish(name: str, folder: Path) -> Any:
     config = PUBLISHED[name]
     architecture = config["architectures"][0]
     model_class = getattr(transformers, architecture)
-    rest = {k: v for k, v in config.items() if k != "architectures"}
+    rest = {k: deepcopy(v) for k, v in config.items() if k != "architectures"}
     model = model_class._from_config(
         model_class.config_class(**rest), dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
     )
