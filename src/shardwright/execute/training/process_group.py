@@ -20,7 +20,7 @@ def process_group(*, timeout_s: float = 300.0, alone: bool = False) -> Iterator[
         alone: without such an environment this process is the only rank, and needs no group.
 
     Raises:
-        StrategyError: run.world if the environment has no RANK and WORLD_SIZE.
+        StrategyError: run.world if the environment has no RANK and WORLD_SIZE; run.meet if ranks do not find each other there.
     """
     if dist.is_initialized():
         yield dist.get_rank(), dist.get_world_size()
@@ -30,7 +30,16 @@ def process_group(*, timeout_s: float = 300.0, alone: bool = False) -> Iterator[
         return
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         raise StrategyError("RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not set", hint="start with torchrun", rule="run.world")
-    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+    try:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+    except (RuntimeError, ValueError) as error:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        used = "EADDRINUSE" in str(error)
+        raise StrategyError(
+            f"rank {os.environ['RANK']}: ranks do not meet at {place}: {'that port is used' if used else str(error).splitlines()[0][:300]}",
+            hint="another MASTER_PORT" if used else "all ranks need the same MASTER_ADDR and MASTER_PORT, of the first rank's host",
+            rule="run.meet",
+        ) from error
     try:
         yield dist.get_rank(), dist.get_world_size()
     finally:
