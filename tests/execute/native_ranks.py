@@ -49,6 +49,34 @@ def turned() -> Model:
     return model_from_config({**SIZES, **config, "architectures": ["Phi3ForCausalLM"]}, name="turned")
 
 
+FACTORS = {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22, "attention_multiplier": 0.3}
+
+
+def factored() -> Model:
+    """Factors of the embedding, of scores, of what joins the stream, and of logits."""
+    config = {"num_key_value_heads": 2, "intermediate_size": 128, "architectures": ["GraniteForCausalLM"]}
+    return model_from_config({**SIZES, **config, **FACTORS}, name="factored")
+
+
+def bounded() -> Model:
+    """Logits within bounds; layers with a window turn at rates of their own."""
+    config = {"num_key_value_heads": 4, "head_dim": 16, "intermediate_size": 128, "sliding_window": 4, "query_pre_attn_scalar": 24}
+    more = {"sliding_window_pattern": 2, "final_logit_softcapping": 3.0, "architectures": ["Gemma3ForCausalLM"]}
+    return model_from_config({**SIZES, **config, **more}, name="bounded")
+
+
+def together() -> Model:
+    """Both sub-blocks read one norm, which takes the mean away without a bias; tied."""
+    config = {"num_key_value_heads": 4, "intermediate_size": 128, "logit_scale": 0.25, "architectures": ["CohereForCausalLM"]}
+    return model_from_config({**SIZES, **config}, name="together")
+
+
+def behind_two() -> Model:
+    """Positions begin at the third row of their table."""
+    config = {"ffn_dim": 128, "architectures": ["OPTForCausalLM"]}
+    return model_from_config({**SIZES, **config}, name="behind")
+
+
 def partly() -> Model:
     """The embedding and attention are frozen."""
     return trained(DENSE2(), "frozen:embed,attn")
@@ -108,6 +136,19 @@ CASES: dict[str, Case] = {
     "experts under zb-h1": Case(grid=Grid(pp=2, dp=2, schedule="zb-h1"), whole=SPARSE),
     "spared under zero-3": Case(grid=Grid(dp=4, zero=3), whole=learned_positions, rule=SPARING),
     "tied": Case(grid=Grid(dp=4, zero=3), whole=tied),
+    "factors, tp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=4), whole=factored),
+    "factors under zero-3": Case(grid=Grid(dp=4, zero=3), whole=factored),
+    "bounded logits under tp4": Case(grid=Grid(tp=4, microbatch=8), whole=bounded),
+    "bounded logits under zero-2": Case(grid=Grid(dp=4, zero=2), whole=bounded),
+    "one norm for both under tp4 and sequence": Case(grid=Grid(tp=4, sp=True, microbatch=4), whole=together),
+    "one norm for both under zero-1": Case(grid=Grid(dp=4, zero=1), whole=together),
+    "positions from the third row under tp2 and zero-3": Case(grid=Grid(tp=2, dp=2, zero=3, microbatch=2), whole=behind_two),
+    "zero-1 beside tp2": Case(grid=Grid(tp=2, sp=True, dp=2, zero=1, microbatch=4)),
+    "zero-2 beside tp2": Case(grid=Grid(tp=2, dp=2, zero=2, microbatch=2)),
+    "gpipe beside tp2": Case(grid=Grid(tp=2, pp=2, microbatch=4, schedule="gpipe")),
+    "zb-h1 beside tp2": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=2, schedule="zb-h1"), whole=DENSE4),
+    "interleaved beside dp2": Case(grid=_TWO_CHUNKS(dp=2, microbatch=2, schedule="interleaved-1f1b"), whole=DENSE4),
+    "dualpipe-v beside tp2": Case(grid=_TWO_CHUNKS(tp=2, schedule="dualpipe-v"), whole=DENSE4),
     "frozen under zero-3": Case(grid=Grid(dp=4, zero=3), whole=partly),
 }
 """By name; of each the single process is `Small.alone`."""
@@ -126,6 +167,15 @@ COVERED = {
     "dualpipe-v",
     "experts under zb-h1",
     "tied",
+    "factors under zero-3",
+    "bounded logits under zero-2",
+    "one norm for both under zero-1",
+    "zero-1 beside tp2",
+    "zero-2 beside tp2",
+    "gpipe beside tp2",
+    "zb-h1 beside tp2",
+    "interleaved beside dp2",
+    "dualpipe-v beside tp2",
 }
 """Whose parts other grids have too: proofs alone train them."""
 TRAINED = CASES if in_proof() else {name: case for name, case in CASES.items() if name not in COVERED}
