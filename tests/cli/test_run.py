@@ -151,7 +151,6 @@ def test_pytorchs_engine_gives_the_losses_of_one_process(folder: Path, said: pyt
     [
         ("one.plan", ["--backend", "torch-natve"], 2, "did you mean torch-native?"),
         ("tree.plan", ["--backend", "torch-native"], 5, "[native.grid]"),
-        ("one.plan", ["--backend", "torch-native", "--checkpoints", "."], 2, "saves no checkpoints"),
     ],
 )
 def test_a_backend_that_cannot_is_refused(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -116,9 +118,6 @@ def test_what_is_asked_otherwise_is_said(folder: Path, tmp_path: Path, capsys: p
 
 
 def test_ranks_are_asked_what_the_run_is(folder: Path, tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     lines = tmp_path / "steps.jsonl"
     chosen = ["--rate", "0.01", "--shuffle", "--no-decay", "vectors", "--checkpoints", str(tmp_path / "kept"), "--metrics", str(lines)]
     first = [*evaluating(folder, "two.plan"), *chosen, "--every", "2", "--quiet"]
@@ -128,6 +127,15 @@ def test_ranks_are_asked_what_the_run_is(folder: Path, tmp_path: Path) -> None:
     written = [json.loads(line) for line in lines.read_text().splitlines()]
     assert {line["rate"] for line in written if "rate" in line} == {0.01}
     assert [line["step"] for line in written if "eval_loss" in line] == [2, 4, 6]
+
+
+def test_one_engine_goes_on_from_the_others_checkpoint(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = ["--checkpoints", str(tmp_path / "kept")]
+    first = [*words(folder, "two.plan", steps=2), *kept, "--backend", "torch-native", "--every", "1", "--quiet"]
+    subprocess.run([sys.executable, "-m", "shardwright", *first], check=True, timeout=300)
+    alone = [step["loss"] for step in found(capsys, words(folder, "one.plan", steps=3))["steps"]]
+    again = found(capsys, [*words(folder, "one.plan", steps=3), *kept])["steps"]
+    assert [step["loss"] for step in again] == pytest.approx(alone[2:], abs=1e-8)
 
 
 @pytest.mark.skipif(find_spec("tensorboard") is not None, reason="TensorBoard is installed")

@@ -13,15 +13,19 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
+from shardwright.execute.launch.run_rank import run_rank
+from shardwright.execute.launch.run_report import NATIVE, OWN
+from shardwright.execute.native.checkpoint import kept
 from shardwright.execute.native.train import train_native
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.spared import EMBEDDINGS, VECTORS
-from shardwright.execute.training.train import StepReport
+from shardwright.execute.training.train import StepReport, training
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
 from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.order import Table
 from tests.execute.small_plans import DENSE2, DENSE4, PLANS, RULE, SPARSE, Small, tied
 from tests.execute.started import started
@@ -214,10 +218,56 @@ def refused() -> dict[str, str]:
     return found
 
 
+ALL_KEPT = {
+    "tp2, sequence and zero-3": "hybrid zero-3",
+    "hybrid zero-3": "tp2, sequence and zero-3",
+    "zb-v": "1f1b",
+    "learned positions, tied, under tp": "spared under zero-3",
+    "experts under zero-3": "experts under zb-h1",
+    "interleaved": "zb-h1",
+}
+KEPT = ALL_KEPT if in_proof() else dict(list(ALL_KEPT.items())[:1])
+"""Grids of PyTorch's engine, and of the interpreter: one does two steps, the other goes on from its checkpoint."""
+FIRST, LAST = 2, 3
+
+
+def crossed(folder: Path, rank: int) -> dict[str, dict[str, list[StepReport]]]:
+    """Steps of both engines, each of which goes on from what the other saved."""
+    found: dict[str, dict[str, list[StepReport]]] = {}
+    for number, (name, other) in enumerate(KEPT.items()):
+        own, source = CASES[name], seeded(CASES[name].small.model, seed=0)
+        for begins in (NATIVE, OWN):
+            root = folder / f"{number}-{begins}"
+            steps: list[StepReport] = []
+            for engine, until in ((begins, FIRST), (OWN if begins == NATIVE else NATIVE, LAST)):
+                # Of another grid of the same model, where there is one.
+                case = CASES[other] if engine == OWN and CASES[other].whole is own.whole else own
+                plan = plan_of(case.grid, model=own.small.model, global_batch=own.small.job.global_batch)
+                known = training(own.small.model, own.small.job, plan, rule=own.rule)
+                if engine == OWN:
+                    steps += run_rank(known, source=source, batches=own.small.batches, steps=until, checkpoints=root)
+                else:
+                    saving = kept(known, root, steps=until, every=0, keep=0)
+                    steps += train_native(
+                        own.small.model,
+                        own.small.job,
+                        case.grid,
+                        source=saving.source(source),
+                        batches=own.small.batches,
+                        steps=until,
+                        rule=own.rule,
+                        dtype=torch.float64,
+                        begun=saving.begun,
+                        after=saving.after,
+                    )
+            found.setdefault(name, {})[begins] = steps
+    return found
+
+
 def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=240))
-    torch.save({"trained": train_all(), "refused": refused()}, Path(folder) / f"rank{rank}")
+    torch.save({"trained": train_all(), "refused": refused(), "crossed": crossed(Path(folder), rank)}, Path(folder) / f"rank{rank}")
     dist.destroy_process_group()
 
 

@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from tests.execute.native_ranks import RANKS, STEPS, TRAINED, start
+from shardwright.execute.launch.run_report import NATIVE, OWN
+from tests.execute.native_ranks import CASES, KEPT, LAST, RANKS, STEPS, TRAINED, start
 from tests.execute.small_plans import Small, run_here
 from tests.tiers import in_both
 
@@ -57,6 +58,19 @@ def test_losses_and_norms_are_those_of_a_single_process(ranks: list[Any], name: 
         for report, (loss, norm) in zip(reports, expected, strict=True):
             assert abs(report.loss - loss) < close
             assert abs(report.norm - norm) < close * max(1.0, norm)
+
+
+@in_both
+@pytest.mark.parametrize("begins", [NATIVE, OWN])
+@pytest.mark.parametrize("name", KEPT)
+def test_each_engine_goes_on_from_the_others_checkpoint(ranks: list[Any], name: str, begins: str) -> None:
+    expected = [(r.loss, r.norm) for r in run_here(CASES[name].small, CASES[name].small.alone(), steps=LAST)[0]]
+    for found in ranks:
+        reports = found["crossed"][name][begins]
+        assert [r.step for r in reports] == list(range(1, LAST + 1))
+        for report, (loss, norm) in zip(reports, expected, strict=True):
+            assert abs(report.loss - loss) < CLOSE
+            assert abs(report.norm - norm) < CLOSE * max(1.0, norm)
 
 
 def test_what_cannot_run_is_refused_on_every_rank(ranks: list[Any]) -> None:

@@ -45,6 +45,19 @@ def ranks_of(known: Training, *, ranks: int) -> Mapping[int, int]:
     return {device: rank for rank, device in enumerate(known.devices)}
 
 
+def require_finite(one: StepReport) -> None:
+    """Raise where a step's loss is no number, before anything of the step is saved.
+
+    Raises:
+        DataError: it is none.
+    """
+    if not isfinite(one.loss):
+        raise DataError(
+            f"the loss of step {one.step} is {one.loss}: nothing of it is saved",
+            hint="a smaller --rate, a --clip, or other data; the checkpoint before is whole",
+        )
+
+
 def run_rank(
     known: Training,
     *,
@@ -87,11 +100,7 @@ def run_rank(
                 reports.append(one)
                 if report is not None:
                     report(one)
-                if not isfinite(one.loss):
-                    raise DataError(
-                        f"the loss of step {one.step} is {one.loss}: nothing of it is saved",
-                        hint="a smaller --rate, a --clip, or other data; the checkpoint before is whole",
-                    )
+                require_finite(one)
                 last = one.stopped or one.step == steps
                 if evaluation is not None and (last or one.step % evaluation.every == 0):
                     evaluation.report(one.step, evaluate_rank(network, members, known, map(evaluation.batches, range(evaluation.count))))

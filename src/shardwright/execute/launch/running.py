@@ -20,7 +20,7 @@ from shardwright.errors import StrategyError, UsageError
 from shardwright.execute.interpreter.recorder import Recorder, collected
 from shardwright.execute.launch.alive import ending
 from shardwright.execute.launch.launch import FOLDER
-from shardwright.execute.launch.run_rank import Evaluation, ranks_of, run_rank
+from shardwright.execute.launch.run_rank import Evaluation, ranks_of, require_finite, run_rank
 from shardwright.execute.launch.run_report import NATIVE, OWN, RunEvaluation, RunMemory, RunOptions, RunReport, RunStep
 from shardwright.execute.native.form import native_form
 from shardwright.execute.native.rules import remarks, require_expressible
@@ -131,13 +131,17 @@ def run_plan(
         with _interruptible() as stop:
             if native is not None:
                 # PyTorch's engine takes a second to load, on every rank.
+                from shardwright.execute.native.checkpoint import kept
                 from shardwright.execute.native.train import train_native
 
+                saving = None
+                if options.checkpoints is not None:
+                    saving = kept(known, options.checkpoints, steps=options.steps, every=options.every, keep=options.keep)
                 for one in train_native(
                     model,
                     job,
                     native[0],
-                    source=source,
+                    source=source if saving is None else saving.source(source),
                     batches=tokens.batch,
                     steps=options.steps,
                     rule=rule,
@@ -148,8 +152,11 @@ def run_plan(
                     device=on.type,
                     timeout_s=options.timeout_s,
                     stop=stop,
+                    begun=saving.begun if saving is not None else None,
+                    after=saving.after if saving is not None else None,
                 ):
                     log.add(one)
+                    require_finite(one)
             else:
                 run_rank(
                     known,
@@ -249,15 +256,13 @@ def _native(problem: Problem, plan: Plan, options: RunOptions) -> tuple[Grid, Ta
     """The grid that PyTorch's own engine runs, and the table of its order, if it has no named one.
 
     Raises:
-        StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: checkpoints or a trace are asked for.
+        StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: a trace or an evaluation is asked for.
     """
     found = native_form(plan, model=problem.model)
     if found is None:
         raise StrategyError(
             "no grid says this plan, and PyTorch's engine runs grids", hint=f"--backend {OWN} runs any plan", rule="native.grid"
         )
-    if options.checkpoints is not None:
-        raise UsageError(f"--backend {NATIVE} saves no checkpoints", hint=f"--backend {OWN}, or leave out --checkpoints")
     if options.eval_data:
         raise UsageError(f"--backend {NATIVE} evaluates nothing", hint=f"--backend {OWN}, or leave out --eval-data")
     if options.trace:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -24,8 +24,32 @@ from shardwright.model.ir.settings import Settings
 from shardwright.program.stages.parts import StageParts
 from shardwright.strategy.plan.stages import How
 
-Keyed = Mapping[str, tuple[Key, Callable[[torch.Tensor], torch.Tensor]]]
-"""By name of a module's parameter: whose elements it has, and the whole of it from the whole of that."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lying:
+    """How a whole parameter of the model lies in its module: dims in another order, a weight turned to (out, in).
+
+    Args:
+        back: dims of the model's in the operator's order. linear: of a projection.
+    """
+
+    back: tuple[int, ...]
+    linear: bool
+
+    def to_module(self, whole: torch.Tensor) -> torch.Tensor:
+        """The module's tensor of the model's."""
+        own = whole.permute(self.back)
+        return own.reshape(-1, own.shape[-1]).T if self.linear and own.dim() > 1 else own
+
+    def to_model(self, whole: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        """The model's tensor, of a shape, of the module's."""
+        turned = [shape[i] for i in self.back]
+        own = (whole.T if self.linear and len(shape) > 1 else whole).reshape(turned)
+        return own.permute([self.back.index(i) for i in range(len(shape))])
+
+
+Keyed = Mapping[str, tuple[Key, Lying]]
+"""By name of a module's parameter: whose elements it has, and how they lie there."""
 
 
 class Projection(nn.Module):  # type: ignore[misc]
@@ -220,12 +244,6 @@ def _slot(operator: Operator) -> str:
     return operator.name.replace(".", "_")
 
 
-def _placed(whole: torch.Tensor, *, back: tuple[int, ...], linear: bool) -> torch.Tensor:
-    """A whole parameter as its module has it: dims in the operator's order, a weight turned to (out, in)."""
-    own = whole.permute(back)
-    return own.reshape(-1, own.shape[-1]).T if linear and own.dim() > 1 else own
-
-
 class Layer(nn.Module):  # type: ignore[misc]
     """One layer of a stage: its operators in order, without the loss.
 
@@ -239,13 +257,13 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.again = node.recomputed
         self.operators = tuple(o for o in node.segment.block.operators if o.kind is not OperatorKind.LOSS)
         self.steps = nn.ModuleDict({_slot(o): _step(o, settings=settings, again=o.name in again) for o in self.operators})
-        keyed: dict[str, tuple[Key, Callable[[torch.Tensor], torch.Tensor]]] = {}
+        keyed: dict[str, tuple[Key, Lying]] = {}
         for operator in self.operators:
             for name, parameter in zip(_names(operator), operator.parameters, strict=True):
                 found = origin(model, node.segment.run, node.layer, operator, parameter)
                 back = tuple(found.order.index(i) for i in range(len(found.order)))
-                turned = partial(_placed, back=back, linear=operator.kind is OperatorKind.LINEAR)
-                keyed[f"{step_path(operator)}.{name}"] = (found.key, turned)
+                turn = Lying(back=back, linear=operator.kind is OperatorKind.LINEAR)
+                keyed[f"{step_path(operator)}.{name}"] = (found.key, turn)
                 self.get_parameter(f"{step_path(operator)}.{name}").requires_grad_(parameter.trainable)
         self.keyed: Keyed = keyed
 
@@ -277,8 +295,8 @@ class Stage(nn.Module):  # type: ignore[misc]
             x = layer(x)
         return x
 
-    def keyed(self) -> Iterator[tuple[str, Key, Callable[[torch.Tensor], torch.Tensor]]]:
-        """(name, key, the whole of it from the key's whole) of every parameter."""
+    def keyed(self) -> Iterator[tuple[str, Key, Lying]]:
+        """(name, key, how it lies there) of every parameter."""
         for number, layer in enumerate(self.layers):
-            for name, (key, turned) in layer.keyed.items():
-                yield f"layers.{number}.{name}", key, turned
+            for name, (key, turn) in layer.keyed.items():
+                yield f"layers.{number}.{name}", key, turn

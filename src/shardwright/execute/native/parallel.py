@@ -106,8 +106,8 @@ def fill(stage: Stage, *, source: Source, dtype: torch.dtype, device: str) -> No
     stage.to(dtype)
     stage.to_empty(device=device)
     with torch.no_grad():
-        for name, key, turned in stage.keyed():
-            held, whole = stage.get_parameter(name), turned(source(key))
+        for name, key, turn in stage.keyed():
+            held, whole = stage.get_parameter(name), turn.to_module(source(key))
             if isinstance(held, DTensor):
                 held.to_local().copy_(own_part(whole, held))
             else:

@@ -69,6 +69,12 @@ class Engine:
     steps: int = 0
 
     @property
+    def place_in_stage(self) -> tuple[int, int]:
+        """(number of this rank among those of its stages, how many they are)."""
+        own = _replica(self) * self.grid.tp + (int(self.mesh.get_local_rank("tp")) if self.grid.tp > 1 else 0)
+        return own, self.grid.tp * self.grid.dp
+
+    @property
     def parameters(self) -> list[torch.nn.Parameter]:
         """All that are trained on this rank, each once."""
         return _trained(self.stages)
@@ -277,11 +283,14 @@ def train_native(
     device: str = "cpu",
     timeout_s: float = 300.0,
     stop: Callable[[], bool] | None = None,
+    begun: Callable[[Engine], None] | None = None,
+    after: Callable[[Engine, StepReport], None] | None = None,
 ) -> Iterator[StepReport]:
     """Steps of `grid` on this rank, the last where `stop` was true on any; all ranks call it.
 
     Args:
         source: first values of parameters. batches: the whole batch of a step, counted from 0. dtype, compute, order: see `engine`.
+        begun: is given what the rank has before the first step, which may set how many were done. after: and behind every step.
 
     Raises:
         StrategyError: ``run.world``; a rule ``native.*`` if PyTorch does not express the grid.
@@ -290,8 +299,12 @@ def train_native(
         own = engine(
             model, job, grid, source=source, rule=rule, settings=settings, dtype=dtype, compute=compute, order=order, device=device
         )
-        for number in range(steps):
+        if begun is not None:
+            begun(own)
+        for number in range(own.steps, steps):
             one = step(own, batches(number), stop=stop)
             yield one
+            if after is not None:
+                after(own, one)
             if one.stopped:
                 return

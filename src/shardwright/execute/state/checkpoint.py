@@ -65,7 +65,12 @@ def write_device(own: Member, known: Training, folder: Path) -> DeviceFiles:
         if own.device in bucket.devices and bucket.answers(own.device)
         for piece in _pieces(own, known, bucket)
     ]
-    written = write_pieces(pieces, folder, device=own.device)
+    return write_files(pieces, folder, device=own.device)
+
+
+def write_files(pieces: list[Piece], folder: Path, *, device: int) -> DeviceFiles:
+    """Write a device's pieces to files that are named after it."""
+    written = write_pieces(pieces, folder, device=device)
     return DeviceFiles(written=written, files=tuple(_described(folder / name) for name in written.files))
 
 

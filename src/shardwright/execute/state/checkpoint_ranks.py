@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from shardwright.errors import DataError
 from shardwright.execute.shares.parameters import Source
-from shardwright.execute.state.checkpoint import Saved, begin, finish, read, resumed, write_device
+from shardwright.execute.state.checkpoint import DeviceFiles, Saved, begin, finish, read, resumed, write_device
 from shardwright.execute.state.folders import latest
 from shardwright.execute.training.train import Member, Training, member
 
@@ -48,8 +48,17 @@ def save_rank(members: Mapping[int, Member], known: Training, root: Path, *, ran
         DataError: a file could not be written, on any rank.
     """
     step = next(iter(members.values())).steps
+    return save_files(lambda folder: [write_device(own, known, folder) for own in members.values()], known, root, step=step, rank=rank)
+
+
+def save_files(write: Callable[[Path], list[DeviceFiles]], known: Training, root: Path, *, step: int, rank: int) -> Path:
+    """Save a checkpoint of a step from all ranks, each of which does `write` into the folder that it is given.
+
+    Raises:
+        DataError: a file could not be written, on any rank.
+    """
     folder = cast(Path, together(lambda: begin(root, step) if rank == 0 else None)[0])
-    written = together(lambda: [write_device(own, known, folder) for own in members.values()])
+    written = together(lambda: write(folder))
     everything = [one for own in written for one in own]
     return cast(Path, together(lambda: finish(folder, everything, known, step=step) if rank == 0 else None)[0])
 
