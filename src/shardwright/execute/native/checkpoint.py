@@ -30,7 +30,7 @@ MOMENTS = {"first": "exp_avg", "second": "exp_avg_sq"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class NativeCheckpoints:
     """Checkpoints of a run.
 
     Args:
@@ -76,7 +76,7 @@ class Kept:
             keep_last(self.root, self.keep)
 
 
-def kept(known: Training, root: Path, *, steps: int, every: int, keep: int) -> Kept:
+def kept(known: Training, root: Path, *, steps: int, every: int, keep: int) -> NativeCheckpoints:
     """The checkpoints of a folder, of which the newest is what a run goes on from. All ranks call it, and divide its verification.
 
     Raises:
@@ -87,7 +87,7 @@ def kept(known: Training, root: Path, *, steps: int, every: int, keep: int) -> K
     found: list[Saved] = []
     if newest is not None:
         together(lambda: found.append(read(newest, model=known.work.model, settings=known.settings, share=(rank, ranks))))
-    return Kept(known=known, root=root, steps=steps, every=every, keep=keep, saved=found[0] if found else None)
+    return NativeCheckpoints(known=known, root=root, steps=steps, every=every, keep=keep, saved=found[0] if found else None)
 
 
 def _trained(engine: Engine) -> Iterator[tuple[Key, torch.nn.Parameter, torch.Tensor, Lying]]:
