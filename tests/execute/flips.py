@@ -24,7 +24,7 @@ from shardwright.execute.weights.read import open_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import load_config, model_from_config
 from shardwright.model.ir.graph import Model
-from tests.execute.published_configs import Config, randomise
+from tests.execute.published_configs import Config, in_double, randomise
 
 TOKENS = 7
 OF_FILES = frozenset(
@@ -163,7 +163,8 @@ def _published_loss(config: Config, ids: torch.Tensor, folder: Path) -> float:
             model_class.config_class(**rest), dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
         )
         randomise(published)
-        logits = published.eval()(input_ids=ids[:, :-1]).logits
+        with in_double(config["architectures"][0]):
+            logits = published.eval()(input_ids=ids[:, :-1]).logits
         published.save_pretrained(folder)
     return float(functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -158,6 +161,22 @@ PUBLISHED: dict[str, Config] = {
         "moe_shared_expert_intermediate_size": 14,
         "routed_scaling_factor": 1.5,
     },
+    "qwen3-next": {
+        **PLAIN,
+        "architectures": ["Qwen3NextForCausalLM"],
+        "num_hidden_layers": 4,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 6,
+        "linear_value_head_dim": 8,
+        "linear_conv_kernel_dim": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12,
+        "shared_expert_intermediate_size": 14,
+        "mlp_only_layers": [1],
+        "full_attention_interval": 2,
+    },
     "jamba": {
         **{key: value for key, value in PLAIN.items() if key != "head_dim"},
         "architectures": ["JambaForCausalLM"],
@@ -175,6 +194,25 @@ PUBLISHED: dict[str, Config] = {
     },
     "gemma2": {**GEMMA2, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0},
 }
+
+
+class _Double:
+    """PyTorch, in which ``float32`` has 64 bits."""
+
+    def __getattr__(self, name: str) -> Any:
+        return torch.float64 if name == "float32" else getattr(torch, name)
+
+
+@contextmanager
+def in_double(architecture: str) -> Iterator[None]:
+    """Transformers computes in float64 what it computes in float32 always: the recurrence of gated delta rules."""
+    if architecture != "Qwen3NextForCausalLM":
+        yield
+        return
+    from transformers.models.qwen3_next import modeling_qwen3_next
+
+    with patch.object(modeling_qwen3_next, "torch", _Double()), patch.object(torch.Tensor, "float", torch.Tensor.double):
+        yield
 
 
 def publish(name: str, folder: Path) -> Any:

@@ -215,7 +215,7 @@ def _delta(s: object, inputs: tuple[Values, ...], named: Weights) -> torch.Tenso
     for h in range(s.heads):
         g = h // (s.heads // s.groups)
         q, k = (v[..., g * s.state : (g + 1) * s.state] for v in inputs[0][:2])
-        q, k = (v / v.norm(dim=-1, keepdim=True) for v in (q, k))
+        q, k = (v / (v.square().sum(-1, keepdim=True) + 1e-6).sqrt() for v in (q, k))
         v = inputs[0][2][..., h * s.head_dim : (h + 1) * s.head_dim]
         b = torch.sigmoid(inputs[1][4][..., h])
         a = torch.exp(-named["a_log"][h].exp() * functional.softplus(inputs[1][5][..., h] + named["dt_bias"][h]))

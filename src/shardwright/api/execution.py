@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shardwright.api.problems import Progress
+from shardwright.api.problems import Progress, problem_of
 from shardwright.api.rules import check_plan
 from shardwright.api.stored import Stored, stored_plan
 from shardwright.errors import DataError, UsageError
 from shardwright.execute.launch.checked import require_runnable
 from shardwright.execute.launch.run_report import RunEvaluation, RunMemory, RunOptions, RunReport, RunStep
 from shardwright.execute.proof.proof import Proof
+from shardwright.files.profile_file import read_profile
 from shardwright.files.stored import StoredSimulation
+from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 from shardwright.program.stages.parts import plan_stages, working_devices
 from shardwright.simulator.simulate import simulate_plan
+from shardwright.strategy.plan.plan import Plan
 
 
 def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> Proof:
@@ -45,16 +49,50 @@ def num_ranks(stored: Stored) -> int:
     return len(working_devices(Same(plan_stages(stored.plan, model=stored.problem.model))))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What a run is held against: seconds a step, memory by class of devices, and the cluster that both are for."""
+
+    step_time_s: float
+    memory: tuple[RunMemory, ...]
+    cluster: str
+
+
+def predicted_there(stored: Stored) -> Predicted:
+    """Of the cluster that the plan was made for."""
+    return Predicted(step_time_s=stored.step_time_s, memory=predicted_memory(stored.problem, stored.plan), cluster=stored.cluster)
+
+
+def predicted_here(saved: StoredSimulation, profile: Path, *, formats: str) -> Predicted:
+    """Of as many devices of a measured machine, run by Shardwright's own engine.
+
+    Args:
+        profile: of `shardwright calibrate`. formats: as a run is asked: ``fp64`` is predicted as ``fp32``, which it is slower than.
+
+    Raises:
+        DataError, ClusterError: the profile cannot be read, or is of no device that is known.
+    """
+    stored = stored_plan(saved)
+    cluster = f"{read_profile(profile).accelerator}:{stored.plan.devices}"
+    precision = saved.request.precision if formats == "job" else "fp32"
+    asked = replace(saved.request, cluster=cluster, profile=str(profile), precision=precision, runtime="shardwright", scenarios="")
+    problem = problem_of(asked)
+    done = simulate_plan(problem, stored.plan)
+    return Predicted(step_time_s=done.step_time_s, memory=predicted_memory(problem, stored.plan), cluster=cluster)
+
+
 def run(
     stored: Stored,
     options: RunOptions,
     *,
+    predicted: Predicted | None = None,
     watch: Callable[[RunStep | RunEvaluation], None] | None = None,
     begun: Callable[[], None] | None = None,
 ) -> RunReport:
     """Train under a plan as the rank that this process is, or alone where the plan has one device.
 
     Args:
+        predicted: what the run is held against; None: that of the plan's own cluster.
         watch: is told of every step and evaluation; on rank 0 only. begun: is called once everything that can be is checked.
 
     Raises:
@@ -66,21 +104,22 @@ def run(
     except ImportError as error:
         raise UsageError("run needs PyTorch", hint="pip install 'shardwright[run]'") from error
     check_plan(stored.problem, stored.plan)
+    known = predicted or predicted_there(stored)
     return run_plan(
         stored.problem,
         stored.plan,
         options,
         name=stored.name,
-        predicted_s=stored.step_time_s,
-        memory=predicted_memory(stored),
+        predicted_s=known.step_time_s,
+        memory=known.memory,
         watch=watch,
         begun=begun,
     )
 
 
-def predicted_memory(stored: Stored) -> tuple[RunMemory, ...]:
+def predicted_memory(problem: Problem, plan: Plan) -> tuple[RunMemory, ...]:
     """What each class of devices is predicted to need at its peak."""
-    done = simulate_plan(stored.problem, stored.plan)
+    done = simulate_plan(problem, plan)
     return tuple(
         RunMemory(devices=klass.devices, holds=memory.layers, predicted=memory.allocated, measured=0)
         for klass, memory in zip(done.program.classes, done.memory, strict=True)

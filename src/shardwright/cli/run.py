@@ -85,6 +85,9 @@ def run(
     trace: Annotated[
         Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace of the last step to this file, for ui.perfetto.dev.")
     ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", metavar="FILE", help="Compare with the prediction for the machine that was calibrated so.")
+    ] = None,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the samples anew in every epoch.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds to wait for another rank before giving up.")] = 300.0,
     as_json: flags.AsJson = False,
@@ -122,6 +125,7 @@ def run(
         "formats": formats,
         "trace": trace,
         "timeout": timeout,
+        "profile": _whole(profile),
     }
     before = remembered(checkpoints) if checkpoints is not None and latest(checkpoints) is not None else {}
     options = recalled(given, before, given=_on_the_command_line(context, given))
@@ -157,7 +161,9 @@ def run(
             screen.note(text)
 
     try:
-        report = execution.run(stored, asked, watch=watch, begun=lambda: _remember(checkpoints, options))
+        known = options["profile"] if first else None
+        predicted = execution.predicted_here(saved, Path(known), formats=formats) if known is not None else None
+        report = execution.run(stored, asked, predicted=predicted, watch=watch, begun=lambda: _remember(checkpoints, options))
     except ShardwrightError as error:
         if write_error(error, os.environ):
             raise typer.Exit(error.exit_code) from error
@@ -174,7 +180,9 @@ def run(
         elif quiet:
             screen.write(answer_line(f"loss {report.steps[-1].loss:.6f}", step_time_s=report.step_s) if report.steps else "")
         else:
-            screen.show(render_run(report, cluster=stored.cluster))
+            screen.show(
+                render_run(report, cluster=predicted.cluster if predicted is not None else stored.cluster, measured=known is not None)
+            )
     if report.stopped:
         raise typer.Exit(INTERRUPTED)
 

@@ -43,11 +43,11 @@ def run_document(report: RunReport) -> dict[str, Any]:
     }
 
 
-def render_run(report: RunReport, *, cluster: str) -> RenderableType:
+def render_run(report: RunReport, *, cluster: str, measured: bool = False) -> RenderableType:
     """Loss, measured against predicted seconds a step, and memory by class of devices.
 
     Args:
-        cluster: what the prediction is for.
+        cluster: what the prediction is for. measured: that is this machine, by a profile of it.
     """
     if not report.steps:
         return Text("No step was done.")
@@ -63,7 +63,9 @@ def render_run(report: RunReport, *, cluster: str) -> RenderableType:
     if report.checkpoint is not None:
         lines.append(f"Checkpoint: {report.checkpoint}")
     lines += report.remarks
+    if report.on == "cpu" and not measured:
+        lines.append("`shardwright calibrate -o here.json` measures this machine; `run --profile here.json` predicts for it.")
     rows = [(device_text(np.array(m.devices)), m.holds, format_bytes(m.predicted), format_bytes(m.measured)) for m in report.memory]
-    measured = "measured" if report.on != "cpu" else "process grew by"
-    table = plain_table(("devices", "hold", "predicted", measured), rows, right=(2, 3), whole=(0,))
+    column = "measured" if report.on != "cpu" else "process grew by"
+    table = plain_table(("devices", "hold", "predicted", column), rows, right=(2, 3), whole=(0,))
     return Group(Words(Text("\n".join(lines))), table)

@@ -16,6 +16,10 @@ FIRST_CHANNEL = {2: 0, 5: 1, 6: 0}
 """First extent of a fused projection that is convolved, by how many it writes: x z (Mamba-1), z x B C dt (Mamba-2), q k v z b a (delta)."""
 
 
+LEAST_LENGTH = 1e-6
+"""Of a query's or key's square, added before it is made of length one."""
+
+
 def conv(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
     """silu of a depthwise causal convolution: y_t = silu(sum over i of w_i x_(t - taps + 1 + i) + b), zeros before the sequence.
 
@@ -137,7 +141,8 @@ def _delta(
         gates: strengths b and decays before their functions.
     """
     strengths, decays = gates
-    q, k = (functional.normalize(s.unflatten(-1, (-1, shape.state))[:, :, groups], dim=-1, eps=1e-6) for s in streams[:2])
+    heads = (s.unflatten(-1, (-1, shape.state))[:, :, groups] for s in streams[:2])
+    q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + LEAST_LENGTH) for x in heads)
     v = streams[2].unflatten(-1, (-1, shape.head_dim))
     keep = (-own["a_log"].exp() * functional.softplus(decays + own["dt_bias"])).exp()
     write = torch.sigmoid(strengths)

@@ -26,6 +26,7 @@ class Rule:
         middle: the tensor has a dim of one element behind the first (weights of a convolution).
         beside: our parameters that share the tensor, one after another in its output dim, this one among them; () = it is alone.
         grouped: those stand in turns: for each head (or group of query heads, or single element) a share of each.
+        heads: parameter whose heads those turns are, where it is none of them.
         rotary: parameter whose width is the rotary part of a head, its last elements, stored as pairs (even, odd) but where
             `Settings.rope_pairs` is false; ours are halves. Empty: stored as ours.
         pairs: the turned elements of every head, its first ones, are stored so.
@@ -37,6 +38,7 @@ class Rule:
     middle: bool = False
     beside: tuple[str, ...] = ()
     grouped: bool = False
+    heads: str = ""
     rotary: str = ""
     pairs: bool = False
     add: float = 0.0
@@ -104,6 +106,11 @@ def _turns_of(name: str, tensor: str) -> dict[str, Rule]:
     """Two parameters whose elements stand in turns."""
     both = (name, f"{name}.1")
     return {one: Rule(tensor=tensor, beside=both, grouped=True) for one in both}
+
+
+def _in_heads(names: tuple[str, ...], tensor: str, *, heads: str = "") -> dict[str, Rule]:
+    """Projections that are one tensor, for each head a share of each; `heads`: of another parameter."""
+    return {name: Rule(tensor=f"{tensor}.weight", turned=True, beside=names, grouped=True, heads=heads) for name in names}
 
 
 def _renamed(rules: Rules, stem: str, other: str) -> dict[str, Rule]:
@@ -381,6 +388,21 @@ FAMILIES: Final[Mapping[str, Family]] = {
             **_linear("shared.down", "mixer.shared_experts.down_proj"),
         },
         stem="backbone.layers.{layer}.",
+    ),
+    "Qwen3NextForCausalLM": Family(
+        name="Qwen3NextForCausalLM",
+        outer=_one_more(OUTER),
+        layers={
+            **_one_more({**LLAMA, **EXPERTS, **_shared("mlp.shared_expert")}),
+            **_linear("router", "mlp.gate"),
+            **_linear("shared.gate", "mlp.shared_expert_gate"),
+            **_in_heads(("qkv.weight", "qkv.weight.3"), "self_attn.q_proj"),
+            **_in_heads(tuple(f"in_proj.weight{i}" for i in ("", ".1", ".2", ".3")), "linear_attn.in_proj_qkvz"),
+            **_in_heads(("in_proj.weight.4", "in_proj.weight.5"), "linear_attn.in_proj_ba", heads="in_proj.weight"),
+            **_renamed(_convolved(3), "mixer.", "linear_attn."),
+            **_plain(scan__a_log="linear_attn.A_log", scan__dt_bias="linear_attn.dt_bias", gate_norm__weight="linear_attn.norm.weight"),
+            **_linear("out_proj", "linear_attn.out_proj"),
+        },
     ),
     "JambaForCausalLM": Family(
         name="JambaForCausalLM",

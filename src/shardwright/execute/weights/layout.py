@@ -143,7 +143,7 @@ def _rows(operators: tuple[Operator, ...], rule: Rule, parameter: Parameter, out
     total = sum(e.size for e in extents)
     if not rule.grouped:
         return own + sum(e.size for e in extents[:number]), total
-    groups = min(e.runs for e in extents)
+    groups = min(e.runs for e in (*extents, *((_find(operators, rule.heads).extents[out],) if rule.heads else ())))
     share = [e.size // groups for e in extents]
     return own // share[number] * (total // groups) + own % share[number] + sum(share[:number]), total
 

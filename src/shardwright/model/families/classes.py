@@ -86,6 +86,7 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     "NemotronHForCausalLM": replace(
         _NO_ROTARY, activation="relu2", scores_add_up=True, scoring="sigmoid", least_step=0.001, leaves_out=("tie_word_embeddings",)
     ),
+    "Qwen3NextForCausalLM": ClassSettings(rope_share=True, usual_share=0.25, scores_add_up=True),
     "JambaForCausalLM": replace(_NO_ROTARY, eps=1e-6, scores_add_up=False, reads_norm=False),
     **dict.fromkeys(("GPT2LMHeadModel", "BloomForCausalLM", "MambaForCausalLM", "Mamba2ForCausalLM"), _NO_ROTARY),
     "GPTBigCodeForCausalLM": replace(_NO_ROTARY, activation="gelu_pytorch_tanh"),

@@ -58,7 +58,7 @@ def _layer(fields: Fields, kind: str, sparse: bool) -> Block:
     else:
         if not fields.flag("attn_output_gate", default=True):
             fields.unsupported("attn_output_gate = false in this family")
-        shape = grouped_shape(fields, head_dim=fields.head_dim())
+        shape = grouped_shape(fields, head_dim=fields.head_dim(default=256))
         mixer = gated_attention_operators(hidden=hidden, shape=shape, bias=fields.flag("attention_bias", default=False))
     feed_forward = gated_shared_experts(fields) if sparse else mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
     name = kind.removesuffix("_attention") + ("_moe" if sparse else "")
