@@ -219,6 +219,7 @@ _MOONLIGHT: Final = _latent(
     topk_group=1,
     first_k_dense_replace=1,
     num_nextn_predict_layers=0,
+    q_lora_rank=None,
 )
 
 MOE_ENTRIES: Final[tuple[CatalogEntry, ...]] = (
