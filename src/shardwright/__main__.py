@@ -19,8 +19,11 @@ def main() -> None:
         code = import_module("shardwright.cli.interrupt").say()
     # What was asked for is done: a Ctrl-C from here on would only spoil the exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if code == import_module("shardwright.cli.interrupt").INTERRUPTED:
-        # `python -m` ends itself by the signal where that came inside of `exec`, as dataclasses are made, even if it was caught.
+    # `python -m` ends itself by the signal where that came inside of `exec`, as dataclasses are made, even if it was caught.
+    interrupted = code == import_module("shardwright.cli.interrupt").INTERRUPTED
+    # Behind the end of the interpreter libraries of a rank end threads of theirs, and have been seen to abort in it: its work was done.
+    if interrupted or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
