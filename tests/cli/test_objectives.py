@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shardwright.cli.main import run
+from tests.tiers import in_both
 
 CLUSTER = "a100-sxm-40gb:2/2usd+v100-sxm-16gb:2/0.5usd"
 MODEL = ["plan", "examples/tiny.json"]
@@ -33,7 +34,8 @@ def document_of(path: Path, *flags: str, cluster: str = CLUSTER) -> dict[str, An
         ["--objective", "pareto", "--time-limit", "0"],
     ],
 )
-@pytest.mark.parametrize("cluster", [CLUSTER, "a100-sxm-40gb:2/2usd"])
+@in_both
+@pytest.mark.parametrize("cluster", [CLUSTER, pytest.param("a100-sxm-40gb:2/2usd", marks=pytest.mark.proof)])
 def test_answers_are_made_again(flags: list[str], cluster: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if cluster != CLUSTER:
         flags = [flag.replace("3", "4") if flag == "3" else flag for flag in flags]

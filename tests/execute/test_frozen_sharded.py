@@ -34,6 +34,7 @@ from tests.execute.kept import with_lines
 from tests.execute.small_plans import PLANS, Small, run_here, tied
 from tests.execute.trained import train
 from tests.strategy.zoo_models import dense, sparse
+from tests.tiers import in_both
 
 EACH = "zero all: all/all/all gather=use reduce=microbatch\n"
 ONE = "lane main samples 8 in 2\n  stages {stage} on 0\n    {split}\norder 1f1b(main)\n"
@@ -94,7 +95,12 @@ CASES: dict[str, Small] = {
 """The last three are general plans: lanes cut unlike each other, stages that share a weight, experts in trees of their own."""
 
 
-@pytest.mark.parametrize("name", CASES)
+COVERED = {"two ranks", "made again", "once a step", "teacher", "adapters and tensors", "replicas", "two lanes"}
+"""Whose parts other cases have, or other tests of this file: proofs alone train them."""
+
+
+@in_both
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.proof) if name in COVERED else name for name in CASES])
 def test_steps_are_those_of_one_device_and_nothing_frozen_changes(name: str) -> None:
     small = CASES[name]
     reports, members = run_here(small, small.known(), steps=2)

@@ -100,7 +100,7 @@ def test_what_no_lane_shards_is_summed_once_and_gathered_once(name: str) -> None
     assert all(scattered in ({0}, {1}) for scattered in sums)
 
 
-@pytest.mark.parametrize("in_formats", [False, True])
+@pytest.mark.parametrize("in_formats", [pytest.param(False, marks=pytest.mark.proof), True])
 @pytest.mark.parametrize("name", ["one lane shards", "hybrid lanes"])
 def test_a_checkpoint_is_taken_up_where_it_was_left(name: str, in_formats: bool, tmp_path: Path) -> None:
     """Under the same plan and on one device, with master copies and without: the next step is that of who went on."""
