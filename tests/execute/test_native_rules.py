@@ -80,11 +80,11 @@ def test_a_family_has_the_loss_and_gradients_of_the_interpreter(name: str) -> No
 
     assert abs(float(loss.detach()) - float(expected.loss)) < 1e-12
     found: dict[object, torch.Tensor] = {}
-    for own, key, turned in stage.keyed():
+    for own, key, lying in stage.keyed():
         parameter = stage.get_parameter(own)
-        assert torch.equal(parameter.detach(), turned(source(key)))
+        assert torch.equal(parameter.detach(), lying.to_module(source(key)))
         (held,) = store.held[key].values()
-        wanted = turned(held.gradient if held.gradient is not None else torch.zeros_like(held.value))
+        wanted = lying.to_module(held.gradient if held.gradient is not None else torch.zeros_like(held.value))
         # Both uses of a tied parameter have it in one layout; the interpreter's gradient is their sum.
         found[key] = found.get(key, -wanted) + (parameter.grad if parameter.grad is not None else 0)
     assert set(found) == set(store.held)
