@@ -70,6 +70,7 @@ def test_an_exact_plan_is_stored_and_checked(model: str, tmp_path: Path, capsys:
     assert "The plan holds." in out
 
 
+@pytest.mark.proof
 def test_a_plan_of_two_lanes_is_stored_and_checked(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A device in each of two zones."""
     path = tmp_path / "plan.json"

@@ -29,8 +29,8 @@ def document_of(path: Path, *flags: str, cluster: str = CLUSTER) -> dict[str, An
         ["--objective", "cost"],
         ["--objective", "energy"],
         ["--objective", "pareto"],
-        ["--budget", "3"],
-        ["--objective", "cost", "--budget", "3", "--pin", "tp=1"],
+        pytest.param(["--budget", "3"], marks=pytest.mark.proof),
+        pytest.param(["--objective", "cost", "--budget", "3", "--pin", "tp=1"], marks=pytest.mark.proof),
         ["--objective", "pareto", "--time-limit", "0"],
     ],
 )

@@ -118,12 +118,11 @@ def test_what_is_asked_otherwise_is_said(folder: Path, tmp_path: Path, capsys: p
 
 
 def test_ranks_are_asked_what_the_run_is(folder: Path, tmp_path: Path) -> None:
-    lines = tmp_path / "steps.jsonl"
-    chosen = ["--rate", "0.01", "--shuffle", "--no-decay", "vectors", "--checkpoints", str(tmp_path / "kept"), "--metrics", str(lines)]
-    first = [*evaluating(folder, "two.plan"), *chosen, "--every", "2", "--quiet"]
-    subprocess.run([sys.executable, "-m", "shardwright", *first], check=True, timeout=300)
-    more = [*words(folder, "two.plan", steps=6), "--checkpoints", str(tmp_path / "kept"), "--metrics", str(lines), "--quiet"]
-    subprocess.run([sys.executable, "-m", "shardwright", *more], check=True, timeout=300)
+    """Two ranks begin; one process goes on, and is asked what they were."""
+    lines, kept = tmp_path / "steps.jsonl", ["--checkpoints", str(tmp_path / "kept")]
+    chosen = ["--rate", "0.01", "--shuffle", "--no-decay", "vectors", "--metrics", str(lines), "--every", "2", "--quiet"]
+    subprocess.run([sys.executable, "-m", "shardwright", *evaluating(folder, "two.plan"), *chosen, *kept], check=True, timeout=300)
+    assert run([*words(folder, "one.plan", steps=6), *kept, "--metrics", str(lines), "--quiet"]) == 0
     written = [json.loads(line) for line in lines.read_text().splitlines()]
     assert {line["rate"] for line in written if "rate" in line} == {0.01}
     assert [line["step"] for line in written if "eval_loss" in line] == [2, 4, 6]

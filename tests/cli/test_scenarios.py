@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shardwright.cli.main import run
+from tests.tiers import in_both
 
 FILE = """scenarios:
   - {name: usual, weight: 0.7}
@@ -25,7 +26,8 @@ def asked(folder: Path, cluster: str, *flags: str) -> list[str]:
 
 
 @pytest.mark.parametrize("cluster", [UNIFORM, MIXED])
-@pytest.mark.parametrize("tail", ["0", "0.8", "1"])
+@in_both
+@pytest.mark.parametrize("tail", [pytest.param("0", marks=pytest.mark.proof), "0.8", pytest.param("1", marks=pytest.mark.proof)])
 def test_answers_are_made_again(cluster: str, tail: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.json"
     assert run(asked(tmp_path, cluster, "--tail", tail, "--quiet", "-o", str(plan))) == 0

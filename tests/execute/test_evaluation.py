@@ -11,19 +11,9 @@ from shardwright.execute.training.train import Member, Training
 from shardwright.execute.transport.in_process import run
 from tests.execute.small_plans import PLANS, Small, run_here
 from tests.execute.trained import train
+from tests.tiers import in_both
 
-FORMS = (
-    "ring",
-    "experts",
-    "zb-v",
-    "recomputed early",
-    "hybrid zero-3",
-    "two lanes",
-    "sliced",
-    "unlike kinds",
-    "tied",
-    "encoder and decoder",
-)
+FORMS = ("experts", "zb-v", "hybrid zero-3", "two lanes", "encoder and decoder")
 
 
 def evaluated(small: Small, members: dict[int, Member], known: Training, number: int) -> float:
@@ -32,7 +22,8 @@ def evaluated(small: Small, members: dict[int, Member], known: Training, number:
     return next(iter(found.values()))
 
 
-@pytest.mark.parametrize("name", [form for form in FORMS if form in PLANS])
+@in_both
+@pytest.mark.parametrize("name", [pytest.param(form, marks=() if form in FORMS else pytest.mark.proof) for form in PLANS])
 def test_losses_are_those_of_the_unsplit_model(name: str) -> None:
     small = PLANS[name]
     whole, members = small.alone(), small.members(small.known())
@@ -40,7 +31,8 @@ def test_losses_are_those_of_the_unsplit_model(name: str) -> None:
     assert evaluated(small, members, small.known(), 0) == pytest.approx(evaluated(small, alone, whole, 0), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["hybrid zero-3", "zb-v", "experts"])
+@in_both
+@pytest.mark.parametrize("name", ["hybrid zero-3", *(pytest.param(name, marks=pytest.mark.proof) for name in ("zb-v", "experts"))])
 def test_what_is_trained_is_the_same_with_and_without(name: str) -> None:
     small = PLANS[name]
     known = small.known()

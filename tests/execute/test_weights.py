@@ -34,6 +34,7 @@ from shardwright.model.trained import trained
 from tests.execute.huggingface_layouts import CONFIGS, LAYOUTS, checkpoint
 from tests.execute.huggingface_models import loss
 from tests.execute.published_configs import PUBLISHED
+from tests.tiers import in_both
 
 TOKENS = 7
 
@@ -49,7 +50,12 @@ def test_every_family_with_a_table_is_tried() -> None:
     assert {config["architectures"][0] for config in (*LAYOUTS.values(), *PUBLISHED.values())} == set(FAMILIES)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+FIRST = {config["architectures"][0]: name for name, config in reversed(CONFIGS.items())}
+"""Of every family; other forms against Transformers alone, but in a proof."""
+
+
+@in_both
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FIRST.values() else pytest.mark.proof) for name in CONFIGS])
 def test_losses_are_those_of_the_published_model(tmp_path: Path, name: str) -> None:
     """Against plain torch over the tensors by their published names."""
     model, tensors, weights = _opened(name, tmp_path / "weights")

@@ -20,6 +20,7 @@ from shardwright.search.limit import STOP, Limit, limit_of
 from shardwright.search.mixed import alone as mixed_alone
 from shardwright.search.mixed.incumbents import AT_ONCE
 from shardwright.search.request import Request
+from tests.tiers import in_both, in_proof
 
 JOINT = Request(model="llama-3.1-8b", cluster="h100-sxm:16", seq_len=4096, global_batch=64, space="joint", pins=(("tp", ("2", "4")),))
 MIXED = Request(model="examples/tiny.json", cluster="a100-sxm-40gb:2+v100-sxm-16gb:2", seq_len=64, global_batch=8)
@@ -69,8 +70,14 @@ def test_a_joint_search_that_is_stopped_is_the_same_too(alone: str) -> None:
     assert joint(PROCESSES, 2, stop_at=(0, 5)) == stopped
 
 
+def many_workers() -> tuple[int, ...]:
+    """More than the cores, too, in a proof."""
+    return (1, 2, 3) if in_proof() else (1, 2)
+
+
+@in_both
 def test_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [mixed(PROCESSES, workers) for workers in (1, 2, 3)] == [whole_of(MIXED)] * 3
+    assert [mixed(PROCESSES, workers) for workers in many_workers()] == [whole_of(MIXED)] * len(many_workers())
     # Where the search of a pool's grids is cut off, too; by looks, not by seconds.
     monkeypatch.setattr(mixed_alone, "LOOKS", 2)
     short = mixed(SERIAL, 1)
@@ -84,7 +91,7 @@ def whole_of(request: Request) -> str:
     return mixed(SERIAL, 1, request=request)
 
 
-@pytest.mark.parametrize("method", ["", "spawn"])
+@pytest.mark.parametrize("method", ["", pytest.param("spawn", marks=pytest.mark.proof)])
 @pytest.mark.parametrize("asked", REQUESTS)
 def test_frames_compositions_and_simulations_of_a_mixed_search(asked: Request, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "start_method", lambda own=processes.start_method: method or own())

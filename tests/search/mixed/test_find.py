@@ -33,7 +33,7 @@ from shardwright.search.mixed.terms import Ground
 from shardwright.search.request import SEARCH_MEMORY, Request
 from shardwright.simulator.simulate import simulate_plan
 from tests.search.mixed.members import KINDS, SHARDING, chain_model, mixed_problem, replicas_that_fit
-from tests.tiers import random_of, seeds
+from tests.tiers import in_both, random_of, seeds
 
 
 def tiny(cluster: str, *, seed: int = 3, batch: int = 4, kind: str = "dense", runtime: str = "megatron-core") -> Problem:
@@ -79,8 +79,11 @@ def every_plan(market: Market, batch: int) -> list[MixedPlan]:
     return alone + two
 
 
+@in_both
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("cluster", ["a100-sxm-40gb:1+v100-sxm-16gb:2", "a100-sxm-40gb:2+v100-sxm-16gb:1"])
+@pytest.mark.parametrize(
+    "cluster", ["a100-sxm-40gb:1+v100-sxm-16gb:2", pytest.param("a100-sxm-40gb:2+v100-sxm-16gb:1", marks=pytest.mark.proof)]
+)
 def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_answer(cluster: str, kind: str) -> None:
     problem = tiny(cluster, batch=2, kind=kind)
     answer = find_mixed(problem)
@@ -249,7 +252,11 @@ def test_the_same_search_finds_the_same(answer: tuple[Problem, MixedAnswer]) -> 
     assert find_mixed(problem) == found
 
 
-@pytest.mark.parametrize(("seed", "kind"), [(0, "dense"), (1, "dense"), (2, "experts"), (3, "first dense"), (4, "in turns")])
+@in_both
+@pytest.mark.parametrize(
+    ("seed", "kind"),
+    [(0, "dense"), pytest.param(1, "dense", marks=pytest.mark.proof), (2, "experts"), (3, "first dense"), (4, "in turns")],
+)
 def test_more_devices_do_no_less_by_a_limit(seed: int, kind: str) -> None:
     generator = random.Random(seed)
     problem = mixed_problem(generator, kind=kind)
