@@ -172,6 +172,8 @@ COVERED = {
     "experts under zb-h1",
     "tied",
     "factors under zero-3",
+    "bounded logits under tp4",
+    "one norm for both under tp4 and sequence",
     "bounded logits under zero-2",
     "one norm for both under zero-1",
     "zero-1 beside tp2",

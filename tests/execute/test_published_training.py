@@ -27,8 +27,8 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parser import parse_plan
-from tests.execute.huggingface_layouts import CONFIGS
-from tests.execute.published_configs import PUBLISHED, in_double
+from tests.execute.published_configs import in_double
+from tests.execute.published_families import ALL, first_of_each
 from tests.execute.saved import save
 from tests.execute.trained import train
 from tests.tiers import in_both
@@ -38,7 +38,6 @@ RULE = AdamW(rate=3e-3, eps=1e-4, clip=0.5, spared=(VECTORS,))
 """Epsilon keeps what has no gradient but roundings (biases of keys) where it is."""
 TOLERANCE = 1e-6
 """Of losses, and of parameters after the last step: Transformers turns by angles in float32."""
-ALL = {**CONFIGS, **PUBLISHED}
 
 
 def split(model: Model) -> Plan:
@@ -81,14 +80,6 @@ def opened(folder: Path, architecture: str) -> Any:
     )
     assert not any(found[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), found
     return model.eval()
-
-
-def first_of_each() -> set[str]:
-    """A configuration of every family."""
-    found: dict[str, str] = {}
-    for name, config in ALL.items():
-        found.setdefault(config["architectures"][0], name)
-    return set(found.values())
 
 
 def tried() -> list[Any]:
