@@ -10,7 +10,7 @@ from pathlib import Path
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.interpreter.recorder import Recorder
 from shardwright.execute.shares.parameters import Source
-from shardwright.execute.state.keep import keep_last
+from shardwright.execute.state.keep import is_due, keep_last
 from shardwright.execute.training.evaluation import evaluate_rank
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.train import Batches, StepReport, Training, member, train_rank
@@ -101,10 +101,9 @@ def run_rank(
                 if report is not None:
                     report(one)
                 require_finite(one)
-                last = one.stopped or one.step == steps
-                if evaluation is not None and (last or one.step % evaluation.every == 0):
+                if evaluation is not None and is_due(one.step, steps=steps, every=evaluation.every, stopped=one.stopped):
                     evaluation.report(one.step, evaluate_rank(network, members, known, map(evaluation.batches, range(evaluation.count))))
-                if checkpoints is not None and (last or (every and one.step % every == 0)):
+                if checkpoints is not None and is_due(one.step, steps=steps, every=every, stopped=one.stopped):
                     save_rank(members, known, checkpoints, rank=rank)
                     if rank == 0:
                         keep_last(checkpoints, keep)

@@ -21,7 +21,7 @@ from shardwright.execute.state.checkpoint import VALUE, Saved, SavedSource, read
 from shardwright.execute.state.checkpoint_planners import Piece
 from shardwright.execute.state.checkpoint_ranks import save_files, together
 from shardwright.execute.state.folders import latest
-from shardwright.execute.state.keep import keep_last
+from shardwright.execute.state.keep import is_due, keep_last
 from shardwright.execute.training.train import StepReport, Training
 from shardwright.model.ir.graph import Model
 
@@ -67,7 +67,7 @@ class NativeCheckpoints:
         Raises:
             DataError: a file could not be written, on any rank.
         """
-        if not (one.stopped or one.step == self.steps or (self.every and one.step % self.every == 0)):
+        if not is_due(one.step, steps=self.steps, every=self.every, stopped=one.stopped):
             return
         rank, model = dist.get_rank(), self.known.work.model
         pieces = list(_pieces(engine, model))

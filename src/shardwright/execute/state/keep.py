@@ -20,3 +20,8 @@ def keep_last(root: Path, count: int) -> tuple[Path, ...]:
         folder.rename(going)
         shutil.rmtree(going, ignore_errors=True)
     return gone
+
+
+def is_due(step: int, *, steps: int, every: int, stopped: bool) -> bool:
+    """Whether something is done behind a step: the last, one that a run is stopped at, and every so many (0: no others)."""
+    return stopped or step == steps or bool(every and step % every == 0)

@@ -12,7 +12,7 @@ import numpy as np
 from shardwright.errors import DataError
 from shardwright.execute.numerics.turns import turned_pairs
 from shardwright.execute.shares.parameters import Key
-from shardwright.execute.weights.families import Family, Rule
+from shardwright.execute.weights.rules import Family, Rule
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings

@@ -14,8 +14,9 @@ import torch
 from shardwright.errors import DataError, ModelError
 from shardwright.execute.shares.parameters import Key, whole_shape
 from shardwright.execute.state.initial import InitialValues
-from shardwright.execute.weights.families import CONFIG, Family, family_of
+from shardwright.execute.weights.families import CONFIG, family_of
 from shardwright.execute.weights.layout import Patch, Stored, adapters, owned, patches, stored
+from shardwright.execute.weights.rules import Family
 from shardwright.model.families.huggingface import load_config
 from shardwright.model.ir.graph import Model
 from shardwright.program.layout.layout import Box, count

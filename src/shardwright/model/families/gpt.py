@@ -36,11 +36,11 @@ def _biased_layer(fields: Fields, *, ffn: int, shape: AttentionShape, bias: bool
     )
 
 
-def build_gpt2(fields: Fields) -> Model:
-    """GPT-2, GPT-3 and Megatron's GPTs (`GPT2Config`: n_inner null = 4 x hidden, tied)."""
+def _learned(fields: Fields, shape: AttentionShape) -> Model:
+    """GPT-2 with attention of a shape: a table of positions, feed-forwards of n_inner (null = 4 x hidden), tied."""
     if fields.flag("add_cross_attention", default=False):
         fields.unsupported("add_cross_attention = true")
-    layer = _biased_layer(fields, ffn=fields.ffn("n_inner", default=4 * fields.hidden()), shape=_heads(fields))
+    layer = _biased_layer(fields, ffn=fields.ffn("n_inner", default=4 * fields.hidden()), shape=shape)
     return configured_model(
         fields,
         layers=[layer] * fields.layers(),
@@ -48,6 +48,11 @@ def build_gpt2(fields: Fields) -> Model:
         positions=fields.integer("n_positions", "max_position_embeddings", maximum=MAX_CONTEXT),
         norm_bias=True,
     )
+
+
+def build_gpt2(fields: Fields) -> Model:
+    """GPT-2, GPT-3 and Megatron's GPTs (`GPT2Config`: n_inner null = 4 x hidden, tied)."""
+    return _learned(fields, _heads(fields))
 
 
 def build_gpt_neox(fields: Fields) -> Model:
@@ -178,15 +183,5 @@ def build_starcoder2(fields: Fields) -> Model:
 
 def build_gpt_bigcode(fields: Fields) -> Model:
     """SantaCoder and StarCoder (`GPTBigCodeConfig`: multi_query true, n_inner null = 4 x hidden, tied): GPT-2 whose heads share keys."""
-    if fields.flag("add_cross_attention", default=False):
-        fields.unsupported("add_cross_attention = true")
     shared = fields.flag("multi_query", default=True)
-    shape = _heads(fields, kv_heads=fields.kv_heads(default=1 if shared else fields.heads()))
-    layer = _biased_layer(fields, ffn=fields.ffn("n_inner", default=4 * fields.hidden()), shape=shape)
-    return configured_model(
-        fields,
-        layers=[layer] * fields.layers(),
-        tied=True,
-        positions=fields.integer("n_positions", "max_position_embeddings", maximum=MAX_CONTEXT),
-        norm_bias=True,
-    )
+    return _learned(fields, _heads(fields, kv_heads=fields.kv_heads(default=1 if shared else fields.heads())))

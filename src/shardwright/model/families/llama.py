@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import QkNorm, attention_operators, decoder_block, grouped_shape, layer_block, mlp_operators
@@ -49,18 +50,15 @@ def gated_layers(
     return blocks_of(zip(windows, rotary or (True,) * len(windows), strict=True), layer)
 
 
+def _uniform(fields: Fields, *, tied: bool = False, **more: Any) -> Model:
+    """A model whose layers are all alike and see all keys; `more`: of `gated_layers`."""
+    return configured_model(fields, layers=gated_layers(fields, windows=(0,) * fields.layers(), **more), tied=tied)
+
+
 def build(fields: Fields) -> Model:
     """Llama 1, 2, 3.x (`LlamaConfig`: kv heads default to the heads, no biases, untied)."""
     bias = fields.flag("attention_bias", default=False)
-    layers = gated_layers(
-        fields,
-        windows=(0,) * fields.layers(),
-        kv_heads=fields.heads(),
-        attention_bias=bias,
-        output_bias=bias,
-        mlp_bias=fields.flag("mlp_bias", default=False),
-    )
-    return configured_model(fields, layers=layers)
+    return _uniform(fields, kv_heads=fields.heads(), attention_bias=bias, output_bias=bias, mlp_bias=fields.flag("mlp_bias", default=False))
 
 
 def build_mistral(fields: Fields) -> Model:
@@ -91,15 +89,13 @@ def build_qwen3(fields: Fields) -> Model:
 
 def build_glm(fields: Fields) -> Model:
     """GLM-4 of 2024 (`GlmConfig`: attention_bias true, head_dim 128, untied)."""
-    layers = gated_layers(fields, windows=(0,) * fields.layers(), head_dim=128, attention_bias=fields.flag("attention_bias", default=True))
-    return configured_model(fields, layers=layers)
+    return _uniform(fields, head_dim=128, attention_bias=fields.flag("attention_bias", default=True))
 
 
 def build_glm4(fields: Fields) -> Model:
     """GLM-4-0414 (`Glm4Config`: attention_bias true, head_dim 128, untied): norms before and after each sub-block."""
     bias = fields.flag("attention_bias", default=True)
-    layers = gated_layers(fields, windows=(0,) * fields.layers(), head_dim=128, attention_bias=bias, post_norms=True)
-    return configured_model(fields, layers=layers)
+    return _uniform(fields, head_dim=128, attention_bias=bias, post_norms=True)
 
 
 def _post_norm_layer(
@@ -175,53 +171,39 @@ def build_smollm3(fields: Fields) -> Model:
 
 def build_seed_oss(fields: Fields) -> Model:
     """Seed-OSS (`SeedOssConfig`: 8 kv heads of 128, biases of q, k and v, untied)."""
-    layers = gated_layers(
+    return _uniform(
         fields,
-        windows=(0,) * fields.layers(),
         kv_heads=8,
         head_dim=128,
         attention_bias=fields.flag("attention_bias", default=True),
         output_bias=fields.flag("attention_out_bias", default=False),
         mlp_bias=fields.flag("mlp_bias", default=False),
     )
-    return configured_model(fields, layers=layers)
 
 
 def build_arcee(fields: Fields) -> Model:
     """Arcee's AFM (`ArceeConfig`: kv heads default to the heads, no biases, untied): Llama with an ungated feed-forward, squared ReLU."""
     bias = fields.flag("attention_bias", default=False)
-    layers = gated_layers(
-        fields,
-        windows=(0,) * fields.layers(),
-        kv_heads=fields.heads(),
-        attention_bias=bias,
-        output_bias=bias,
-        mlp_bias=fields.flag("mlp_bias", default=False),
-        gated=False,
+    return _uniform(
+        fields, kv_heads=fields.heads(), attention_bias=bias, output_bias=bias, mlp_bias=fields.flag("mlp_bias", default=False), gated=False
     )
-    return configured_model(fields, layers=layers)
 
 
 def build_helium(fields: Fields) -> Model:
     """Helium (`HeliumConfig`: 20 kv heads of 128, no biases, untied)."""
-    layers = gated_layers(
+    return _uniform(
         fields,
-        windows=(0,) * fields.layers(),
         kv_heads=20,
         head_dim=128,
         attention_bias=fields.flag("attention_bias", default=False),
         mlp_bias=fields.flag("mlp_bias", default=False),
     )
-    return configured_model(fields, layers=layers)
 
 
 def build_ernie4_5(fields: Fields) -> Model:
     """ERNIE 4.5, dense (`Ernie4_5Config`: 2 kv heads of 128, no biases, tied)."""
     bias = fields.flag("use_bias", default=False)
-    layers = gated_layers(
-        fields, windows=(0,) * fields.layers(), kv_heads=2, head_dim=128, attention_bias=bias, output_bias=bias, mlp_bias=bias
-    )
-    return configured_model(fields, layers=layers, tied=True)
+    return _uniform(fields, kv_heads=2, head_dim=128, attention_bias=bias, output_bias=bias, mlp_bias=bias, tied=True)
 
 
 def build_granite(fields: Fields) -> Model:

@@ -1,0 +1,114 @@
+"""Where the parameters of layers stand, by the names of generations of models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.execute.weights.rules import Rule, convolved, experts_of, fused, linear, norm, plain, renamed, shared_experts
+
+OUTER = {
+    **plain(embed__weight="model.embed_tokens.weight"),
+    **norm("norm", "model.norm"),
+    **linear("logits", "lm_head"),
+}
+SELF = {
+    **linear("qkv", "self_attn.q_proj"),
+    **linear("qkv:1", "self_attn.k_proj"),
+    **linear("qkv:2", "self_attn.v_proj"),
+    **plain(q_norm__weight="self_attn.q_norm.weight", k_norm__weight="self_attn.k_norm.weight"),
+    **linear("proj", "self_attn.o_proj"),
+}
+MLP = {
+    **linear("up", "mlp.gate_proj"),
+    **linear("up:1", "mlp.up_proj"),
+    **linear("down", "mlp.down_proj"),
+}
+NORMS = {**norm("norm1", "input_layernorm"), **norm("norm2", "post_attention_layernorm")}
+POST_NORMS = {**norm("post_norm1", "post_attention_layernorm"), **norm("post_norm2", "post_feedforward_layernorm")}
+EXPERTS = experts_of(("mlp.experts.{expert}.gate_proj", "mlp.experts.{expert}.up_proj", "mlp.experts.{expert}.down_proj"))
+LLAMA = {**NORMS, **SELF, **MLP}
+LATENT = {
+    **NORMS,
+    **MLP,
+    **EXPERTS,
+    **shared_experts("mlp.shared_experts"),
+    **linear("router", "mlp.gate"),
+    **plain(router__correction="mlp.gate.e_score_correction_bias"),
+    "q.weight": Rule(tensor="self_attn.q_proj.weight", turned=True, rotary="kv_down.weight.1"),
+    **linear("q_down", "self_attn.q_a_proj"),
+    **norm("q_norm", "self_attn.q_a_layernorm"),
+    "q_up.weight": Rule(tensor="self_attn.q_b_proj.weight", turned=True, rotary="kv_down.weight.1"),
+    **fused("kv_down", "self_attn.kv_a_proj_with_mqa", parts=2),
+    **norm("kv_norm", "self_attn.kv_a_layernorm"),
+    **fused("kv_up", "self_attn.kv_b_proj", parts=2, grouped=True),
+    **linear("proj", "self_attn.o_proj"),
+}
+LATENT |= {f"kv_down.{k}.1": replace(LATENT[f"kv_down.{k}.1"], rotary="kv_down.weight.1") for k in ("weight", "bias")}
+PREDICTOR = {
+    **norm("embed_norm", "enorm"),
+    **norm("hidden_norm", "hnorm"),
+    **linear("join", "eh_proj"),
+    **norm("norm", "shared_head.norm"),
+}
+GPT2 = {
+    **norm("norm1", "ln_1"),
+    **norm("norm2", "ln_2"),
+    **fused("qkv", "attn.c_attn", parts=3, turned=False),
+    **fused("proj", "attn.c_proj", parts=1, turned=False),
+    **fused("up", "mlp.c_fc", parts=1, turned=False),
+    **fused("down", "mlp.c_proj", parts=1, turned=False),
+}
+BLOOM = {
+    **NORMS,
+    **fused("qkv", "self_attention.query_key_value", parts=3, grouped=True),
+    **linear("proj", "self_attention.dense"),
+    **linear("up", "mlp.dense_h_to_4h"),
+    **linear("down", "mlp.dense_4h_to_h"),
+}
+NEOX = renamed(BLOOM, "self_attention.", "attention.")
+OPT = {
+    **norm("norm1", "self_attn_layer_norm"),
+    **norm("norm2", "final_layer_norm"),
+    **SELF,
+    **linear("proj", "self_attn.out_proj"),
+    **linear("up", "fc1"),
+    **linear("down", "fc2"),
+}
+UNGATED = {**NORMS, **SELF, **linear("up", "mlp.up_proj"), **linear("down", "mlp.down_proj")}
+FUSED_GATE = {**LLAMA, **fused("up", "mlp.gate_up_proj", parts=2)}
+CODE = {
+    **norm("norm1", "ln_1"),
+    **norm("norm2", "ln_2"),
+    **linear("proj", "attn.c_proj"),
+    **linear("up", "mlp.c_fc"),
+    **linear("down", "mlp.c_proj"),
+}
+GPTJ = {
+    **norm("norm1", "ln_1"),
+    **linear("qkv", "attn.q_proj"),
+    **linear("qkv:1", "attn.k_proj"),
+    **linear("qkv:2", "attn.v_proj"),
+    **linear("proj", "attn.out_proj"),
+    **linear("up", "mlp.fc_in"),
+    **linear("down", "mlp.fc_out"),
+}
+PHI = {
+    **norm("norm1", "input_layernorm"),
+    **SELF,
+    **linear("proj", "self_attn.dense"),
+    **linear("up", "mlp.fc1"),
+    **linear("down", "mlp.fc2"),
+}
+MIXER = {
+    **norm("norm", "norm"),
+    **plain(scan__a_log="mixer.A_log", scan__d="mixer.D", scan__dt_bias="mixer.dt_bias", gate_norm__weight="mixer.norm.weight"),
+    **linear("out_proj", "mixer.out_proj"),
+}
+MAMBA_OUTER = {**plain(embed__weight="backbone.embeddings.weight"), **norm("norm", "backbone.norm_f"), **linear("logits", "lm_head")}
+MAMBA1 = {
+    **MIXER,
+    **fused("in_proj", "mixer.in_proj", parts=2),
+    **convolved(1),
+    **fused("x_proj", "mixer.x_proj", parts=3),
+    **linear("dt_proj", "mixer.dt_proj"),
+}
