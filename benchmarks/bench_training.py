@@ -50,8 +50,8 @@ def steps_of(name: str) -> tuple[Step, Step]:
     work, _ = prepare(model, job, plan)
     module = Stage(work.stages[0][0], model=model, settings=model.settings).to_empty(device="cpu")
     with torch.no_grad():
-        for parameter, key, turned in module.keyed():
-            module.get_parameter(parameter).copy_(turned(source(key)))
+        for parameter, key, lying in module.keyed():
+            module.get_parameter(parameter).copy_(lying.to_module(source(key)))
     rule = {"lr": RULE.rate, "betas": RULE.betas, "eps": RULE.eps, "weight_decay": RULE.decay, "fused": True}
     optimizer = torch.optim.AdamW(module.parameters(), **rule)
 

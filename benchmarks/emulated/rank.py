@@ -18,8 +18,7 @@ from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
 from shardwright.execute.interpreter.device import device_task
 from shardwright.execute.numerics.precision import uniform
-from shardwright.execute.shares.flat import Rows, Stretch
-from shardwright.execute.shares.flat import _Part as Part
+from shardwright.execute.shares.flat_buckets import FlatBucket, HeldPart, Stretch
 from shardwright.execute.shares.parameters import Key, ParameterStore, StoredParameter
 from shardwright.execute.shares.shards import Bucket, gathered, summed
 from shardwright.execute.training.train import Training, training
@@ -65,15 +64,17 @@ def _never(key: Key) -> torch.Tensor:
     raise AssertionError(f"{key}: no operator reads a parameter here")
 
 
-def _flat(bucket: Bucket) -> tuple[Stretch, ...]:
+def _flat(bucket: Bucket) -> FlatBucket:
     """A bucket's gradient as an accelerator would have it: one piece of memory."""
     held = StoredParameter(box=(((0, bucket.elements),),), value=torch.zeros(bucket.elements, dtype=DTYPE))
-    whole = cast(Rows, (slice(None),))
-    return (Stretch(shape=(bucket.elements,), parts=(Part(held=held, order=(0,), rows=whole),)),)
+    part = HeldPart(held=held, rows=(slice(None),), is_all=True)
+    found = FlatBucket(stretches=(Stretch(shape=(bucket.elements,), parts=(part,)),))
+    found.make_room(DTYPE)
+    return found
 
 
 def _step(
-    rank: int, known: Training, store: ParameterStore, parts: Mapping[int, tuple[Stretch, ...]], seconds: Seconds, update_s: float
+    rank: int, known: Training, store: ParameterStore, parts: Mapping[int, FlatBucket], seconds: Seconds, update_s: float
 ) -> Task[None]:
     """A step as `train.step_task` runs it: actions, sums, norm, update, gathers; the update waits."""
     yield from device_task(rank, known.work, batch={}, store=store, walking=partial(Waiting, seconds=seconds))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from itertools import count
 from multiprocessing.process import BaseProcess
@@ -21,11 +21,12 @@ from shardwright.execute.interpreter.recorder import Recorder, collected
 from shardwright.execute.launch.run_rank import run_rank
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.train import StepReport, member, step_task, train_rank
+from shardwright.execute.transport.communicators import GLOO
 from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.requests import Answer, Task
 from shardwright.program.step_trace import StepTrace
 from tests.execute.served import moving
-from tests.execute.small_plans import PLANS
+from tests.execute.small_plans import PLANS, Small
 from tests.execute.started import started
 from tests.tiers import in_proof, many
 
@@ -47,6 +48,8 @@ SOME = (
     "encoder and decoder",
 )
 """One plan of every form of messages, beside those that are resumed; a proof trains them all."""
+GROUPED = PLANS if in_proof() else {name: PLANS[name] for name in ("ring", "experts", "zb-v", "hybrid zero-3", "tied")}
+"""Of these, requests of groups are gloo's collectives."""
 TRAINED = PLANS if in_proof() else {name: PLANS[name] for name in SOME}
 SERVING = 4
 """Ranks that serve."""
@@ -58,11 +61,11 @@ MIDDLE = 20
 """Requests of that step that such a rank has asked by then: more are to come."""
 
 
-def train_all(rank: int) -> tuple[dict[str, list[StepReport]], dict[str, StepTrace]]:
+def train_all(rank: int, plans: Mapping[str, Small], *, backend: str = "") -> tuple[dict[str, list[StepReport]], dict[str, StepTrace]]:
     """Steps of every plan that has a device on this rank; and the last one's trace, of all ranks."""
     found, traces = {}, {}
-    with Network({d: d for d in range(RANKS)}, timeout_s=240) as network:
-        for name, small in TRAINED.items():
+    with Network({d: d for d in range(RANKS)}, timeout_s=240, backend=backend) as network:
+        for name, small in plans.items():
             recorder = Recorder()
             if rank < small.devices:
                 known = small.known()
@@ -133,8 +136,8 @@ def resume(folder: Path) -> dict[str, object]:
     return found
 
 
-def ended(rank: int, *, by: Callable[[], None], who: int) -> str:
-    """What a rank says of a step in whose middle another one ended."""
+def ended(rank: int, *, by: Callable[[], None], who: int, backend: str = "") -> str:
+    """What a rank says of a step in whose middle another one ended; groups of a backend have met in a step before."""
     small = PLANS[ENDED]
     known = small.known()
     own = member(rank, known, source=seeded(small.model, seed=0))
@@ -153,7 +156,9 @@ def ended(rank: int, *, by: Callable[[], None], who: int) -> str:
         raise AssertionError
 
     try:
-        with Network({d: d for d in range(RANKS)}, timeout_s=240) as network:
+        with Network({d: d for d in range(RANKS)}, timeout_s=240, backend=backend) as network:
+            if backend:
+                network.drive({rank: step_task(own, known, batch=small.batches(0))})
             network.drive({rank: halfway(step_task(own, known, batch=small.batches(0)))})
     except StrategyError as error:
         return str(error)
@@ -171,14 +176,16 @@ def _kill() -> None:
 def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=240))
-    trained, traces = train_all(rank)
+    trained, traces = train_all(rank, TRAINED)
     result = {
         "trained": trained,
         "traces": traces,
+        "grouped": train_all(rank, GROUPED, backend=GLOO)[0],
         "connected": connected(rank, Path(folder)),
         "served": serve(rank),
         "resumed": resume(Path(folder)),
         "stopped": ended(rank, by=_stop, who=STOPPED),
+        "stopped in groups": ended(rank, by=_stop, who=STOPPED, backend=GLOO),
     }
     torch.save(result, Path(folder) / f"rank{rank}")
     dist.barrier()

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from tests.execute.plan_ranks import KILLED, RANKS, RESUMED, RESUMED_STEPS, SAVED, SERVING, STEPS, STOPPED, TRAINED, start
+from tests.execute.plan_ranks import GROUPED, KILLED, RANKS, RESUMED, RESUMED_STEPS, SAVED, SERVING, STEPS, STOPPED, TRAINED, start
 from tests.execute.served import moving
 from tests.execute.small_plans import PLANS, run_here
 from tests.execute.traces import check_measured
@@ -56,11 +56,11 @@ def test_no_rank_enters_a_network_before_all_have_connected(ranks: list[Any]) ->
 
 
 @in_both
-@pytest.mark.parametrize("name", TRAINED)
-def test_losses_are_those_of_a_single_process(ranks: list[Any], name: str) -> None:
+@pytest.mark.parametrize(("how", "name"), [*(("trained", name) for name in TRAINED), *(("grouped", name) for name in GROUPED)])
+def test_losses_are_those_of_a_single_process(ranks: list[Any], how: str, name: str) -> None:
     expected = alone(name)[:STEPS]
     assert expected[0][0] != pytest.approx(expected[-1][0], abs=1e-3), "training changes the loss"
-    trained = [found["trained"][name] for found in ranks if name in found["trained"]]
+    trained = [found[how][name] for found in ranks if name in found[how]]
     assert len(trained) == PLANS[name].devices
     for reports in trained:
         assert [r.step for r in reports] == list(range(1, STEPS + 1))
@@ -118,10 +118,14 @@ def test_a_rank_that_cannot_write_ends_all(ranks: list[Any]) -> None:
     assert "rank 0: " in told.pop()
 
 
-@pytest.mark.parametrize(("what", "who"), [("stopped", STOPPED), ("killed", KILLED)])
+@pytest.mark.parametrize(("what", "who"), [("stopped", STOPPED), ("stopped in groups", STOPPED), ("killed", KILLED)])
 def test_a_rank_that_ends_in_the_middle_of_a_step_ends_all_others(ranks: list[Any], what: str, who: int) -> None:
     said = {rank: found[what] for rank, found in enumerate(ranks) if rank != who}
     assert len(said) == RANKS - 1
+    if what == "stopped in groups":
+        # Members of a group that breaks off are not told which of them began.
+        assert all("[run.peer]" in message and "\n" not in message for message in said.values())
+        return
     assert all("is gone" in message and "[run.peer]" in message and "\n" not in message for message in said.values())
     assert any(message.startswith(f"rank {who} (devices {who}) is gone") for message in said.values())
 

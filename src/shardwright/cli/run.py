@@ -19,7 +19,7 @@ from shardwright.execute.launch.alive import end_with_launcher
 from shardwright.execute.launch.checked import require_runnable
 from shardwright.execute.launch.launch import FOLDER, INTERRUPTED, is_rank, launch, write_error
 from shardwright.execute.launch.metrics import add_line, line_of
-from shardwright.execute.launch.run_report import BACKENDS, FORMATS, OWN, TEXT, RunEvaluation, RunOptions, RunStep
+from shardwright.execute.launch.run_report import AUTO, BACKENDS, FORMATS, OWN, TEXT, TRANSPORTS, RunEvaluation, RunOptions, RunStep
 from shardwright.execute.launch.tensorboard import Write, writer
 from shardwright.execute.state.folders import latest
 from shardwright.execute.state.lock import held
@@ -81,6 +81,7 @@ def run(
     seed: Annotated[int, typer.Option("--seed", help="Random seed of the initial parameters, without --weights.")] = 0,
     on: Annotated[str, typer.Option("--on", help="Device type, cpu or cuda; by default an accelerator if there is one.")] = "",
     backend: Annotated[str, typer.Option("--backend", help="; ".join(f"{name}: {what}" for name, what in BACKENDS.items()))] = OWN,
+    transport: Annotated[str, typer.Option("--transport", help="; ".join(f"{name}: {what}" for name, what in TRANSPORTS.items()))] = AUTO,
     formats: Annotated[str, typer.Option("--formats", help="; ".join(f"{name}: {what}" for name, what in FORMATS.items()))] = "job",
     trace: Annotated[
         Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace of the last step to this file, for ui.perfetto.dev.")
@@ -122,6 +123,7 @@ def run(
         "seed": seed,
         "on": on,
         "backend": backend,
+        "transport": transport,
         "formats": formats,
         "trace": trace,
         "timeout": timeout,
@@ -191,7 +193,7 @@ def _asked(options: Mapping[str, Any], *, data: Sequence[str]) -> RunOptions:
     """Options by their names in the command line, as a run takes them."""
     same = ("steps", "checkpoints", "every", "rate", "decay", "clip", "eps", "curve", "warmup", "least", "keep", "metrics", "tensorboard")
     return RunOptions(
-        **{name: options[name] for name in (*same, "seed", "on", "backend", "formats", "shuffle")},
+        **{name: options[name] for name in (*same, "seed", "on", "backend", "transport", "formats", "shuffle")},
         data=read_data(data),
         weights=Path(options["weights"]) if options["weights"] is not None else None,
         trace=options["trace"] is not None,

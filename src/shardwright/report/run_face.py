@@ -65,7 +65,11 @@ def render_run(report: RunReport, *, cluster: str, measured: bool = False) -> Re
     lines += report.remarks
     if report.on == "cpu" and not measured:
         lines.append("`shardwright calibrate -o here.json` measures this machine; `run --profile here.json` predicts for it.")
-    rows = [(device_text(np.array(m.devices)), m.holds, format_bytes(m.predicted), format_bytes(m.measured)) for m in report.memory]
-    column = "measured" if report.on != "cpu" else "process grew by"
-    table = plain_table(("devices", "hold", "predicted", column), rows, right=(2, 3), whole=(0,))
+    # What freed memory an allocator keeps is no part of the plan: of a CPU's it is shown beside.
+    columns = ("devices", "hold", "predicted", "measured", *(("process grew by",) if report.on == "cpu" else ()))
+    rows = [
+        (device_text(np.array(m.devices)), m.holds, *(format_bytes(one) for one in (m.predicted, m.measured, m.grown)))[: len(columns)]
+        for m in report.memory
+    ]
+    table = plain_table(columns, rows, right=(2, 3, 4)[: len(columns) - 2], whole=(0,))
     return Group(Words(Text("\n".join(lines))), table)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from shardwright.errors import UsageError, nearest
 from shardwright.execute.launch.metrics import require_appendable
-from shardwright.execute.launch.run_report import BACKENDS, FORMATS, RunOptions
+from shardwright.execute.launch.run_report import BACKENDS, FORMATS, TRANSPORTS, RunOptions
 from shardwright.execute.launch.tensorboard import require_tensorboard
 from shardwright.execute.state.folders import latest, step_of
 from shardwright.execute.training.rate import CURVES
@@ -25,6 +25,7 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
     """
     words: list[tuple[str, str, Iterable[str]]] = [
         ("backend", options.backend, BACKENDS),
+        ("transport", options.transport, TRANSPORTS),
         ("formats", options.formats, FORMATS),
         ("curve", options.curve, CURVES),
         *(("kind of parameters without decay", word, SPARED) for word in options.no_decay),

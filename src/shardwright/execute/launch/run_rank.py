@@ -68,6 +68,7 @@ def run_rank(
     every: int = 0,
     keep: int = 0,
     timeout_s: float = 300.0,
+    backend: str = "",
     report: Callable[[StepReport], None] | None = None,
     stop: Callable[[], bool] | None = None,
     recorder: Recorder | None = None,
@@ -77,8 +78,9 @@ def run_rank(
 
     Args:
         source: first values of parameters. checkpoints: folder of this run, seen by all ranks. every: steps between checkpoints; 0 = one at
-            the end. keep: newest checkpoints that are kept; 0 = all. report: is told of every step. stop: asked in every step; once it is
-            true on a rank, all stop after that step, and save. recorder: has the last step. evaluation: of batches that are not learnt.
+            the end. keep: newest checkpoints that are kept; 0 = all. backend: see `Network`. report: is told of every step.
+        stop: asked in every step; once it is true on a rank, all stop after that step, and save. recorder: has the last step.
+        evaluation: of batches that are not learnt.
 
     Raises:
         StrategyError: run.world; errors of `Network`. DataError: the newest checkpoint is not usable; a loss is no number.
@@ -95,7 +97,7 @@ def run_rank(
             members = begun_rank(own, known, checkpoints, source=source, rank=rank, ranks=ranks)
         done = next(iter(members.values())).steps
         reports = []
-        with Network(placed, timeout_s=timeout_s, on=known.on) as network:
+        with Network(placed, timeout_s=timeout_s, on=known.on, backend=backend) as network:
             for one in train_rank(network, members, known, (batches(step) for step in range(done, steps)), stop=stop, recorder=recorder):
                 reports.append(one)
                 if report is not None:

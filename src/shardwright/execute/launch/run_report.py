@@ -15,6 +15,13 @@ NATIVE = "torch-native"
 FORMATS = {"job": "the data types of the job", "fp32": "float32 throughout", "fp64": "float64 throughout"}
 BACKENDS = {OWN: "its own interpreter, for every plan", NATIVE: "PyTorch's own DTensor, FSDP2 and pipelining, for grids only"}
 
+AUTO, MESSAGES, GROUPS = "auto", "messages", "groups"
+TRANSPORTS = {
+    AUTO: "groups where each rank has a GPU of its own, else messages",
+    MESSAGES: "by the host, sums in the order of devices",
+    GROUPS: "collectives of NCCL, or of gloo on CPUs",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
@@ -31,8 +38,8 @@ class RunOptions:
             step; None = none.
         eval_data: files of tokens that are evaluated, not learnt, after every `eval_every` steps (0 = after the last) and after the last:
             the first `eval_batches` batches (0 = all). tensorboard: folder of event files; None = none.
-        backend: one of `BACKENDS`. formats: one of `FORMATS`. trace: record the last step. timeout_s: longest wait for another rank in
-            seconds.
+        backend: one of `BACKENDS`. transport: one of `TRANSPORTS`, of the interpreter. formats: one of `FORMATS`. trace: record the last
+            step. timeout_s: longest wait for another rank in seconds.
     """
 
     data: tuple[tuple[str, Path], ...]
@@ -47,6 +54,7 @@ class RunOptions:
     shuffle: bool = False
     on: str = ""
     backend: str = OWN
+    transport: str = AUTO
     formats: str = "job"
     trace: bool = False
     timeout_s: float = 300.0
@@ -94,13 +102,15 @@ class RunMemory:
 
     Args:
         devices: of the class. holds: text such as ``embed + 7 layers``. predicted: what is allocated at the peak. measured: largest of the
-            class, allocated on the device; on a CPU, what the process became larger while it ran.
+            class, allocated on the device; on a CPU, what the process asked for and had not given back. grown: by which the process became
+            larger: what its allocator keeps of what was freed is in it.
     """
 
     devices: tuple[int, ...]
     holds: str
     predicted: int
     measured: int
+    grown: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,7 +16,9 @@ import torch.distributed as dist
 
 from shardwright.errors import StrategyError, UsageError
 from shardwright.execute.interpreter.recorder import Recorder, collected
+from shardwright.execute.launch.accelerator import backend_of, own_device
 from shardwright.execute.launch.alive import ending
+from shardwright.execute.launch.held import watched
 from shardwright.execute.launch.launch import FOLDER
 from shardwright.execute.launch.run_rank import Evaluation, ranks_of, require_finite, run_rank
 from shardwright.execute.launch.run_report import NATIVE, OWN, RunEvaluation, RunMemory, RunOptions, RunReport, RunStep
@@ -109,7 +109,8 @@ def run_plan(
             the newest checkpoint cannot be used; a loss is no number. UsageError: there is no such device; nothing is left to do; another
             run writes to the folder of checkpoints. OutputError: it cannot be written to.
     """
-    on = _device(options.on)
+    on = own_device(options.on, os.environ)
+    backend = backend_of(options.transport, on, os.environ)
     model, job = problem.model, problem.job
     rule = update_rule(options)
     precision, settings, source = _precision(problem, options), _settings(problem, options), first_values(problem, options)
@@ -119,16 +120,17 @@ def run_plan(
     share = (int(os.environ.get("RANK", "0")), world)
     tokens = open_tokens(dict(options.data), model=model, job=job, seed=options.seed if options.shuffle else None, share=share)
     unlearnt = _unlearnt(problem, options, share)
-    native = _native(problem, plan, options) if options.backend == NATIVE else None
-    group = process_group(timeout_s=options.timeout_s, alone=len(known.devices) == 1 and native is None)
+    native = _native(problem, plan, options, on=on, backend=backend) if options.backend == NATIVE else None
+    group = process_group(
+        timeout_s=options.timeout_s, accelerated=bool(on.type == "cuda" and backend), alone=len(known.devices) == 1 and native is None
+    )
     with _kept(options.checkpoints), group as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
         if begun is not None:
             begun()
-        before = _held(on)
         log = _Log(watch=watch if rank == 0 else None)
         recorder = _recorder(on) if options.trace else None
-        with _interruptible() as stop:
+        with _interruptible() as stop, watched(on) as holding:
             if native is not None:
                 # PyTorch's engine takes a second to load, on every rank.
                 from shardwright.execute.native.checkpoint import kept
@@ -167,20 +169,21 @@ def run_plan(
                     every=options.every,
                     keep=options.keep,
                     timeout_s=options.timeout_s,
+                    backend=backend,
                     report=log.add,
                     stop=stop,
                     recorder=recorder,
                     evaluation=unlearnt and replace(unlearnt, report=log.evaluated),
                 )
         trace = collected(recorder.trace(plan=name)) if recorder is not None and log.steps else None
-        held = _all_held(max(_held(on) - before, 0) if on.type == "cpu" else torch.cuda.max_memory_allocated(on), ranks=ranks)
+        held_by = _all_held((holding.most, holding.grown), ranks=ranks)
     steps = log.steps
-    most = {device: held[rank] for device, rank in placed.items()}
+    held_on = {device: held_by[rank] for device, rank in placed.items()}
     return RunReport(
         steps=tuple(steps),
         tokens=problem.job.tokens_per_step,
         predicted_s=predicted_s,
-        memory=tuple(replace(m, measured=max((most[d] for d in m.devices if d in most), default=0)) for m in memory),
+        memory=tuple(_largest(m, [held_on[d] for d in m.devices if d in held_on]) for m in memory),
         on=on.type,
         first=steps[0].step - 1 if steps else options.steps,
         stopped=log.stopped,
@@ -252,7 +255,7 @@ def _recorder(on: torch.device) -> Recorder:
     return Recorder(settle=torch.cuda.synchronize, held=torch.cuda.memory_allocated)
 
 
-def _native(problem: Problem, plan: Plan, options: RunOptions) -> tuple[Grid, Table | None]:
+def _native(problem: Problem, plan: Plan, options: RunOptions, *, on: torch.device, backend: str) -> tuple[Grid, Table | None]:
     """The grid that PyTorch's own engine runs, and the table of its order, if it has no named one.
 
     Raises:
@@ -267,16 +270,10 @@ def _native(problem: Problem, plan: Plan, options: RunOptions) -> tuple[Grid, Ta
         raise UsageError(f"--backend {NATIVE} evaluates nothing", hint=f"--backend {OWN}, or leave out --eval-data")
     if options.trace:
         raise UsageError(f"--backend {NATIVE} records no trace", hint=f"--backend {OWN}, or PyTorch's own profiler")
+    if on.type == "cuda" and not backend:
+        raise UsageError(f"--backend {NATIVE} needs a GPU for each rank", hint="--on cpu, or fewer ranks on this host")
     require_expressible(problem.model, found[0], job=problem.job)
     return found
-
-
-def _device(text: str) -> torch.device:
-    if text.startswith("cuda") and not torch.cuda.is_available():
-        raise UsageError("there is no CUDA device here", hint="--on cpu")
-    if text not in ("", "cpu") and not text.startswith("cuda"):
-        raise UsageError(f"--on {text[:40]!r} is no device that runs plans", hint="cpu or cuda")
-    return torch.device(text or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def _kept(checkpoints: Path | None) -> AbstractContextManager[None]:
@@ -285,20 +282,17 @@ def _kept(checkpoints: Path | None) -> AbstractContextManager[None]:
     return held(checkpoints) if checkpoints is not None and first else nullcontext()
 
 
-def _held(on: torch.device) -> int:
-    """Bytes: what this process has had at most."""
-    if on.type != "cpu":
-        return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _all_held(own: int, *, ranks: int) -> list[int]:
+def _all_held(own: tuple[int, int], *, ranks: int) -> list[tuple[int, int]]:
+    """(held at most, grown) of every rank."""
     if ranks == 1:
         return [own]
-    found = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks)]
-    dist.all_gather(found, torch.tensor([own]))
-    return [int(one) for one in found]
+    found = [torch.zeros(2, dtype=torch.int64) for _ in range(ranks)]
+    dist.all_gather(found, torch.tensor(own))
+    return [(int(most), int(grown)) for most, grown in found]
+
+
+def _largest(memory: RunMemory, found: list[tuple[int, int]]) -> RunMemory:
+    return replace(memory, measured=max((most for most, _ in found), default=0), grown=max((grown for _, grown in found), default=0))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import torch
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import fine, given, hollow, returned
 from shardwright.execute.numerics.choice import chosen_experts
+from shardwright.execute.numerics.grouped import ends_of, outer_products, products
 from shardwright.execute.numerics.linear import names, sum_of
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.numerics.routes import collected, dispatched
@@ -123,9 +124,9 @@ class GroupedLinear:
         """See `Numerics`."""
         yield from ()
         x, routes = inputs[0][0].squeeze(0), inputs[0][-1]
-        counts = _counts(place, routes)
+        ends = _ends(place, routes)
         matrices, biases = names(place)
-        outputs = [_product(x, weights[name], counts) for name in matrices]
+        outputs = [products(x, weights[name], ends) for name in matrices]
         if biases and _first(place):
             outputs = [y + weights[name][routes[0]] for y, name in zip(outputs, biases, strict=True)]
         saved = SavedTensors(inputs=((inputs[0][0], *(hollow(v) for v in inputs[0][1:-1]), routes),))
@@ -136,21 +137,18 @@ class GroupedLinear:
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         yield from ()
-        counts = _counts(place, saved.inputs[0][-1])
+        ends = _ends(place, saved.inputs[0][-1])
         pairs = zip(grads, names(place)[0], strict=False)
-        dx = sum_of([_product(given(g).squeeze(0), weights[name].transpose(1, 2), counts) for g, name in pairs])
+        dx = sum_of([products(given(g).squeeze(0), weights[name].transpose(1, 2), ends) for g, name in pairs])
         return (returned(saved.inputs[0], {0: dx.unsqueeze(0)}),)
 
     def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         x, routes = saved.inputs[0][0].squeeze(0), saved.inputs[0][-1]
-        counts = _counts(place, routes)
+        ends = _ends(place, routes)
         matrices, biases = names(place)
-        found = {}
-        for name, g in zip(matrices, grads, strict=False):
-            pieces = zip(x.split(counts), given(g).squeeze(0).split(counts), strict=True)
-            found[name] = torch.stack([a.T @ b for a, b in pieces]) if counts else torch.zeros_like(weights[name])
+        found = {name: outer_products(x, given(g).squeeze(0), ends) for name, g in zip(matrices, grads, strict=False)}
         for name, g in zip(biases, grads, strict=False):
             found[name] = torch.zeros_like(fine(weights[name]))
             if _first(place):
@@ -158,16 +156,9 @@ class GroupedLinear:
         return {p.name: found[p.name] for p in place.operator.parameters if p.trainable}
 
 
-def _counts(place: OperatorShare, routes: torch.Tensor) -> list[int]:
+def _ends(place: OperatorShare, routes: torch.Tensor) -> torch.Tensor:
     low, high = place.experts
-    counts: list[int] = torch.bincount(routes[0], minlength=high - low).tolist()
-    return counts if high > low else []
-
-
-def _product(x: torch.Tensor, weight: torch.Tensor, counts: list[int]) -> torch.Tensor:
-    if not counts:
-        return x.new_zeros((0, weight.shape[-1]))
-    return torch.cat([part @ matrix for part, matrix in zip(x.split(counts), weight, strict=True)])
+    return ends_of(routes[0], high - low)
 
 
 def _first(place: OperatorShare) -> bool:

@@ -13,11 +13,11 @@ from shardwright.errors import StrategyError
 
 
 @contextmanager
-def process_group(*, timeout_s: float = 300.0, alone: bool = False) -> Iterator[tuple[int, int]]:
-    """(rank, ranks) of a process group over gloo: one that runs already, or that of torchrun's environment.
+def process_group(*, timeout_s: float = 300.0, alone: bool = False, accelerated: bool = False) -> Iterator[tuple[int, int]]:
+    """(rank, ranks) of a process group, over gloo for what lies on the host: one that runs already, or that of torchrun's environment.
 
     Args:
-        alone: without such an environment this process is the only rank, and needs no group.
+        alone: without such an environment this process is the only rank, and needs no group. accelerated: tensors of a GPU go over NCCL.
 
     Raises:
         StrategyError: run.world if the environment has no RANK and WORLD_SIZE; run.meet if ranks do not find each other there.
@@ -31,7 +31,7 @@ def process_group(*, timeout_s: float = 300.0, alone: bool = False) -> Iterator[
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         raise StrategyError("RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not set", hint="start with torchrun", rule="run.world")
     try:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+        dist.init_process_group("cpu:gloo,cuda:nccl" if accelerated else "gloo", timeout=timedelta(seconds=timeout_s))
     except (RuntimeError, ValueError) as error:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         used = "EADDRINUSE" in str(error)

@@ -1,16 +1,15 @@
-"""Devices on the ranks of torch.distributed: what tasks ask goes as messages between ranks, over gloo.
+"""Devices on the ranks of torch.distributed: what tasks ask goes as messages over gloo, or, with a backend, as its collectives.
 
 A message is a header (who, to whom, a digest of the key, dtype, bytes) and its bytes. A thread for each rank that is listened to takes
-messages as they come, so posts never wait, receives need no agreement on order, and data arrives while the devices compute. Tensors of an
-accelerator pass through host memory.
+messages as they come, so posts never wait, receives need no agreement on order, and data arrives while the devices compute. Without a
+backend tensors of an accelerator pass through host memory; with one (`communicators`) only headers do.
 """
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Hashable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import blake2b
@@ -24,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
+from shardwright.execute.transport.communicators import Communicators, one_line
 from shardwright.execute.transport.messages import as_messages
 from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Answer, Post, Take, Task
@@ -42,18 +42,36 @@ CONNECTING_S = 60.0
 MESSAGE, GOODBYE = 1, 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Parcel:
+    """What a message brought, as octets. there: what a stream has to wait for; None = it is there."""
+
+    dtype: torch.dtype
+    octets: torch.Tensor
+    there: torch.cuda.Event | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Going:
+    """What is being sent, kept until it has gone. work: None = it is still to be begun, behind `ready`, on the backend."""
+
+    tensor: torch.Tensor
+    work: dist.Work | None = None
+    ready: torch.cuda.Event | None = None
+
+
 @dataclass(slots=True)
 class _Inbox:
     """What has come. failed: why a rank is no longer heard. left: ranks that said goodbye. `changed` tells of all changes."""
 
-    messages: dict[Place, deque[tuple[torch.dtype, torch.Tensor]]] = field(default_factory=dict)
+    messages: dict[Place, deque[_Parcel]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
     changed: Condition = field(default_factory=Condition)
 
-    def put(self, place: Place, dtype: torch.dtype, tensor: torch.Tensor) -> None:
+    def put(self, place: Place, parcel: _Parcel) -> None:
         with self.changed:
-            self.messages.setdefault(place, deque()).append((dtype, tensor))
+            self.messages.setdefault(place, deque()).append(parcel)
             self.changed.notify_all()
 
     def fail(self, rank: int, why: str) -> None:
@@ -72,42 +90,53 @@ class Network:
 
     Args:
         rank_of_device: where each device of the plan runs; several may share a rank. timeout_s: longest wait for a message in seconds.
-        on: where answers are, on this rank.
+        on: where answers are, on this rank. backend: of torch.distributed, ``nccl`` or ``gloo``, whose communicators carry tensors and
+            answer requests of groups, with one device a rank; empty = all goes as messages, by the host.
 
     Raises:
-        StrategyError: run.world if the process group has fewer ranks than the devices need.
+        StrategyError: run.world if the process group has fewer ranks than the devices need, or a backend's ranks have several devices.
 
-    Leaves out: NCCL. It needs ranks that agree on an order of messages; here bytes go by the host. A bound on what waits to be taken: it is
-    what other ranks have posted.
+    Leaves out: a bound on what waits to be taken: it is what other ranks have posted.
     """
 
-    def __init__(self, rank_of_device: Mapping[int, int], *, timeout_s: float = 300.0, on: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, rank_of_device: Mapping[int, int], *, timeout_s: float = 300.0, on: torch.device | str = "cpu", backend: str = ""
+    ) -> None:
         started = dist.is_available() and dist.is_initialized()
         self.rank: int = dist.get_rank() if started else 0
         ranks: int = dist.get_world_size() if started else 1
         self.rank_of_device = dict(rank_of_device)
         self.timeout_s = timeout_s
-        self.on = on
+        self.on = torch.device(on)
         needed = max(self.rank_of_device.values(), default=0) + 1
         if needed > ranks:
             raise StrategyError(f"the plan's devices need {needed} ranks, {ranks} run", hint=f"start {needed} ranks", rule="run.world")
+        if backend and len(set(self.rank_of_device.values())) < len(self.rank_of_device):
+            raise StrategyError("devices of a rank cannot meet in a communicator", hint="one rank a device", rule="run.world")
+        self._communicators = (
+            Communicators(backend=backend, on=self.on, rank_of_device=self.rank_of_device, timeout_s=timeout_s, rank=self.rank)
+            if backend
+            else None
+        )
         # A connection for each direction between two ranks: gloo's receiver says that it is ready, which else waits behind what it sends.
         self._groups = self._connected() if ranks > 1 else []
         self._inbox = _Inbox()
         self._listeners: dict[int, Thread] = {}
         self._pending: dict[Thread, dist.Work] = {}
-        self._sent: dict[int, tuple[Thread, SimpleQueue[tuple[dist.Work, torch.Tensor] | None]]] = {}
+        self._sent: dict[int, tuple[Thread, SimpleQueue[_Going | None]]] = {}
 
     def _connected(self) -> list[dist.ProcessGroup]:
         limit = max(self.timeout_s, CONNECTING_S)
         try:
             groups = [dist.new_group(backend="gloo", timeout=timedelta(seconds=limit)) for _ in range(2)]
+            if self._communicators is not None:
+                self._communicators.connect()
             # A rank that has connected may have nothing to send and leave: others that still connect would take its end for a failure.
             dist.barrier(group=groups[-1])
             return groups
         except RuntimeError as error:
             raise StrategyError(
-                f"rank {self.rank}: not all ranks connected: {_one_line(error)}",
+                f"rank {self.rank}: not all ranks connected: {one_line(error)}",
                 hint="see the other ranks' own errors, and that they reach each other's host",
                 rule="run.peer",
             ) from error
@@ -128,7 +157,8 @@ class Network:
             raise StrategyError(
                 f"device {strangers[0]} does not run on rank {self.rank}", hint="give each rank its devices", rule="run.place"
             )
-        running = {device: as_messages(tasks[device], device=device, trace=trace) for device in sorted(tasks)}
+        messages = as_messages if self._communicators is None else self._communicators.answered
+        running = {device: messages(tasks[device], device=device, trace=trace) for device in sorted(tasks)}
         returned: dict[int, T] = {}
         waiting: dict[int, Take] = {}
         ready: list[tuple[int, Answer]] = [(device, None) for device in running]
@@ -192,6 +222,8 @@ class Network:
                 thread.join(0.05)
         self._sent.clear()
         self._listeners.clear()
+        if self._communicators is not None:
+            self._communicators.close()
         while self._groups:
             dist.destroy_process_group(self._groups.pop())
 
@@ -244,7 +276,22 @@ class Network:
                 if self.rank_of_device[take.source] in inbox.left:
                     inbox.fail(self.rank_of_device[take.source], f"it ended before {_waits(waiting)}")
             self._raise_failure()
-        return [(device, _opened(*message, waiting[device], device).to(self.on)) for device, message in sorted(found.items())]
+        return [(device, self._opened(parcel, waiting[device], device)) for device, parcel in sorted(found.items())]
+
+    def _opened(self, parcel: _Parcel, take: Take, device: int) -> torch.Tensor:
+        tensor, dtype = parcel.octets.view(parcel.dtype), parcel.dtype
+        wanted = take.dtype or dtype
+        if tensor.numel() != prod(take.shape) or dtype != wanted:
+            raise StrategyError(
+                f"{take.key!r} from device {take.source} to {device}: {tensor.numel()} of {dtype} came, {take.shape} of {wanted} expected",
+                hint="both sides derive shapes from the same layouts",
+                rule="run.mismatch",
+            )
+        if parcel.there is not None:
+            here = torch.cuda.current_stream(self.on)
+            here.wait_event(parcel.there)
+            parcel.octets.record_stream(here)
+        return tensor.reshape(take.shape).to(self.on)
 
     def _raise_failure(self) -> None:
         for rank, why in sorted(self._inbox.failed.items()):
@@ -260,37 +307,44 @@ class Network:
         place = (device, request.to, *_digest(request.key))
         rank = self.rank_of_device[request.to]
         if rank == self.rank:
-            self._inbox.put(place, tensor.dtype, tensor.reshape(-1).clone().view(torch.uint8))
+            self._inbox.put(place, _Parcel(tensor.dtype, tensor.reshape(-1).clone().view(torch.uint8)))
             return
-        octets = torch.empty(tensor.numel(), dtype=tensor.dtype)
+        octets = torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu" if self._communicators is None else self.on)
         octets.copy_(tensor.reshape(-1))
         octets = octets.view(torch.uint8)
         self._send(rank, torch.tensor([MESSAGE, *place[:2], *place[2:], DTYPES.index(tensor.dtype), octets.numel()]))
-        if octets.numel():
+        if octets.numel() and self._communicators is None:
             self._send(rank, octets)
+        elif octets.numel():
+            assert self._communicators is not None
+            self._sent[rank][1].put(_Going(octets, ready=self._communicators.ready()))
 
     def _send(self, rank: int, tensor: torch.Tensor) -> None:
         """Begin to send; the tensor is kept until it has gone."""
         if rank not in self._sent:
-            queue: SimpleQueue[tuple[dist.Work, torch.Tensor] | None] = SimpleQueue()
+            queue: SimpleQueue[_Going | None] = SimpleQueue()
             thread = Thread(target=self._keep, args=(rank, queue), daemon=True, name=f"sent-to-{rank}")
             self._sent[rank] = thread, queue
             thread.start()
         try:
             work = dist.isend(tensor, rank, group=self._groups[rank > self.rank])
         except RuntimeError as error:
-            self._inbox.fail(rank, _one_line(error))
+            self._inbox.fail(rank, one_line(error))
             self._raise_failure()
         else:
             assert work is not None, "every rank is of the group"
-            self._sent[rank][1].put((work, tensor))
+            self._sent[rank][1].put(_Going(tensor, work))
 
-    def _keep(self, rank: int, queue: SimpleQueue[tuple[dist.Work, torch.Tensor] | None]) -> None:
+    def _keep(self, rank: int, queue: SimpleQueue[_Going | None]) -> None:
         try:
-            while (item := queue.get()) is not None:
-                self._wait(item[0])
+            with self._aside():
+                while (going := queue.get()) is not None:
+                    if going.work is not None:
+                        self._wait(going.work)
+                    elif self._communicators is not None:
+                        self._settle(self._communicators.send(going.tensor, rank, going.ready))
         except RuntimeError as error:
-            self._inbox.fail(rank, _one_line(error))
+            self._inbox.fail(rank, one_line(error))
 
     def _listen(self, device: int) -> None:
         """Take what comes from a device's rank from now on."""
@@ -302,13 +356,33 @@ class Network:
 
     def _hear(self, rank: int) -> None:
         try:
-            while True:
-                kind, source, target, first, second, dtype, size = self._receive(rank, 7, torch.int64).tolist()
-                if kind == GOODBYE:
-                    return self._inbox.leave(rank)
-                self._inbox.put((source, target, first, second), DTYPES[dtype], self._receive(rank, size, torch.uint8))
+            with self._aside():
+                while True:
+                    kind, source, target, first, second, dtype, size = self._receive(rank, 7, torch.int64).tolist()
+                    if kind == GOODBYE:
+                        return self._inbox.leave(rank)
+                    self._inbox.put((source, target, first, second), self._parcel(rank, size, DTYPES[dtype]))
         except RuntimeError as error:
-            self._inbox.fail(rank, _one_line(error))
+            self._inbox.fail(rank, one_line(error))
+
+    def _parcel(self, rank: int, size: int, dtype: torch.dtype) -> _Parcel:
+        """What follows a header."""
+        if self._communicators is None:
+            return _Parcel(dtype, self._receive(rank, size, torch.uint8))
+        octets = torch.empty(size, dtype=torch.uint8, device=self.on)
+        if size:
+            self._settle(self._communicators.receive(octets, rank))
+        return _Parcel(dtype, octets, self._communicators.ready())
+
+    def _aside(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._communicators is None else self._communicators.aside()
+
+    def _settle(self, work: dist.Work) -> None:
+        """Wait for what a backend does: this thread's stream does where there is one."""
+        if self.on.type == "cuda":
+            work.wait()
+        else:
+            self._wait(work)
 
     def _receive(self, rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
         tensor = torch.empty(size, dtype=dtype)
@@ -321,23 +395,6 @@ class Network:
     def _wait(self, work: dist.Work) -> None:
         self._pending[current_thread()] = work
         work.wait(FOREVER)
-
-
-def _opened(dtype: torch.dtype, content: torch.Tensor, take: Take, device: int) -> torch.Tensor:
-    tensor = content.view(dtype)
-    wanted = take.dtype or dtype
-    if tensor.numel() != prod(take.shape) or dtype != wanted:
-        raise StrategyError(
-            f"{take.key!r} from device {take.source} to {device}: {tensor.numel()} of {dtype} came, {take.shape} of {wanted} expected",
-            hint="both sides derive shapes from the same layouts",
-            rule="run.mismatch",
-        )
-    return tensor.reshape(take.shape)
-
-
-def _one_line(error: RuntimeError) -> str:
-    """What gloo says, without places in its source and its guesses."""
-    return re.sub(r"\[/\S*\] |\. This is typically.*", "", " ".join(str(error).split()))
 
 
 def _waits(waiting: Mapping[int, Take]) -> str:

@@ -1,0 +1,123 @@
+"""Steps of two ranks on the processor at hand, this package's beside PyTorch's: `python -m benchmarks.beside_ranks`. Nothing else may run.
+
+Replicas beside DistributedDataParallel, zero 3 beside FSDP2 (`fully_shard` of each layer), the same decoder, float32, two samples of 256
+tokens a rank; a step of each in turn, the median of the pairs' ratios.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.bench_training import RULE, SAMPLES, SIZES, TOKENS, decoder
+from shardwright.execute.native.decoder import Stage
+from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.training.step import prepare, unsplit
+from shardwright.execute.training.train import Member, Training, member, step_task, training
+from shardwright.execute.transport.communicators import GLOO
+from shardwright.execute.transport.distributed import Network
+from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.model.ir.graph import Model
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.text.grid_notation import parse_grid
+
+RANKS, PAIRS = 2, 9
+Step = Callable[[], object]
+
+
+def write(line: str) -> None:
+    """Say it at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def seconds(step: Step) -> float:
+    """Of one step that all ranks begin together."""
+    dist.barrier()
+    start = perf_counter()
+    step()
+    return perf_counter() - start
+
+
+def theirs(module: nn.Module, batch: dict[str, torch.Tensor], *, sharded: bool) -> Step:
+    """A step of PyTorch's own engine; of this rank's half of the samples."""
+    whole: nn.Module
+    if sharded:
+        for layer in module.children():
+            if isinstance(layer, nn.ModuleList):
+                for one in layer:
+                    fully_shard(one)
+        whole = fully_shard(module)
+    else:
+        whole = DistributedDataParallel(module)
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=RULE.rate, betas=RULE.betas, eps=RULE.eps, weight_decay=RULE.decay, fused=True)
+    half = SAMPLES // RANKS
+    rows = slice(dist.get_rank() * half, (dist.get_rank() + 1) * half)
+
+    def step() -> None:
+        functional.cross_entropy(whole(batch["text"][rows]).flatten(0, 1), batch["labels"][rows].flatten()).backward()
+        torch.nn.utils.clip_grad_norm_(whole.parameters(), RULE.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def plain_module(model: Model, job: TrainingJob) -> Stage:
+    """The whole decoder as a module, with the parameters that the interpreter begins with."""
+    work, _ = prepare(model, job, unsplit(model, job))
+    module = Stage(work.stages[0][0], model=model, settings=model.settings).to_empty(device="cpu")
+    source = seeded(model, seed=0, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter, key, lying in module.keyed():
+            module.get_parameter(parameter).copy_(lying.to_module(source(key)))
+    return module
+
+
+def _driven(network: Network, own: Member, known: Training, batch: dict[str, torch.Tensor]) -> None:
+    network.drive({own.device: step_task(own, known, batch=batch)})
+
+
+def beside(rank: int, port: int) -> None:
+    """What a rank does: every model, replicas and shards, over each transport; rank 0 prints."""
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    for name in SIZES:
+        model = decoder(name)
+        job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=SAMPLES)
+        tokens = torch.randint(0, model.vocab, (SAMPLES, TOKENS + 1), generator=torch.Generator().manual_seed(0))
+        batch = {"text": tokens[:, :-1], "labels": tokens[:, 1:]}
+        for strategy, sharded in (("dp2 mbs2 zero0", False), ("dp2 mbs2 zero3", True)):
+            plain = theirs(plain_module(model, job), batch, sharded=sharded)
+            plan = plan_of(parse_grid(strategy, devices=RANKS), model=model, global_batch=SAMPLES)
+            for backend in ("", GLOO):
+                known = training(model, job, plan, rule=RULE, dtype=torch.float32)
+                own = member(rank, known, source=seeded(model, seed=0, dtype=torch.float32))
+                with Network({0: 0, 1: 1}, backend=backend) as network:
+                    ours = partial(_driven, network, own, known, batch)
+
+                    for _ in range(2):
+                        ours(), plain()
+                    pairs = [(seconds(ours), seconds(plain)) for _ in range(PAIRS)]
+                if rank == 0:
+                    ratio, one, other = (median(found) for found in zip(*((a / b, a, b) for a, b in pairs), strict=True))
+                    how = "groups" if backend else "messages"
+                    write(f"{name} {strategy} by {how}: {one:.3f} s, {other:.3f} s, ratio {ratio:.3f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    mp.spawn(beside, args=(29_657,), nprocs=RANKS)

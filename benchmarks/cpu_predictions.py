@@ -1,0 +1,82 @@
+"""Predicted and measured steps of twelve plans on the processor at hand: `python -m benchmarks.cpu_predictions`, with nothing beside.
+
+The machine is calibrated, each plan is predicted for that profile and run by the interpreter over gloo's collectives, two ranks each.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+PLANS = (
+    *("dp2 mbs2 zero0", "dp2 mbs2 zero1", "dp2 mbs1 zero2", "dp2 mbs2 zero3", "dp2 mbs4 recompute=full"),
+    *("tp2 mbs2", "tp2 sp mbs4", "cp2 mbs2"),
+    *("pp2 mbs1 schedule=1f1b", "pp2 mbs2 schedule=gpipe", "pp2 mbs1 schedule=zb-h1", "pp2 mbs1 vpp2 schedule=interleaved-1f1b"),
+)
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "vocab_size": 8192,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 256,
+}
+STEPS, TEXT = 8, "the quick brown fox jumps over the lazy dog. " * 4000
+APART = 1.2
+"""Plans whose measured steps differ by this factor have to be ranked."""
+
+
+def write(line: str) -> None:
+    """Say it at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def run(folder: Path, *words: str) -> Any:
+    """What a verb prints as JSON."""
+    done = subprocess.run([sys.executable, "-m", "shardwright", *words, "--json"], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def measured(folder: Path, strategy: str) -> tuple[float, float, float, float]:
+    """(predicted, measured) seconds of a step and bytes of the device whose memory is missed by most."""
+    job = ("--precision", "fp32", "--seq-len", "256", "--global-batch", "8", "--runtime", "shardwright", "--profile", "here.json")
+    run(folder, "simulate", "model.json", "cpu:2", *job, "--strategy", strategy, "-o", "plan.json")
+    words = ("--data", "tokens.npy", "--steps", str(STEPS), "--formats", "fp32", "--transport", "groups", "--profile", "here.json")
+    found = run(folder, "run", "plan.json", *words)
+    seconds = median(step["seconds"] for step in found["steps"][2:])
+    worst = max(found["memory"], key=lambda one: abs(one["predicted"] / one["measured"] - 1))
+    return found["step_time_s"]["predicted"], seconds, worst["predicted"], worst["measured"]
+
+
+def main() -> None:
+    """Print a table, and the pairs that are ranked wrongly."""
+    found: dict[str, tuple[float, float, float, float]] = {}
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "model.json").write_text(json.dumps(MODEL))
+        (folder / "text").write_text(TEXT)
+        run(folder, "tokenise", "text", "-o", "tokens.npy")
+        run(folder, "calibrate", "--device", "cpu", "--ranks", "2", "-o", "here.json")
+        write("| plan | predicted s | measured s | error | predicted MiB | measured MiB | error |\n|---|---|---|---|---|---|---|")
+        for strategy in PLANS:
+            found[strategy] = predicted, seconds, planned, held = measured(folder, strategy)
+            memory = f"{planned / 2**20:.0f} | {held / 2**20:.0f} | {planned / held - 1:+.1%}"
+            write(f"| {strategy} | {predicted:.3f} | {seconds:.3f} | {predicted / seconds - 1:+.1%} | {memory} |")
+    pairs = [(a, b) for a, b in combinations(found, 2) if max(found[a][1], found[b][1]) > APART * min(found[a][1], found[b][1])]
+    wrong = [(a, b) for a, b in pairs if (found[a][0] < found[b][0]) != (found[a][1] < found[b][1])]
+    write(f"{len(pairs)} pairs differ by {APART - 1:.0%} or more; ranked wrongly: {len(wrong)} {wrong or ''}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Products of rows that stand in groups, each with a matrix of its own, by a kernel that leaves the ends of the groups on the device."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+FORMATS = (torch.float32, torch.bfloat16, torch.float16)
+ALIGNED = 16
+"""Bytes: rows of what the kernel reads begin at a multiple of so many."""
+
+
+def ends_of(groups: torch.Tensor, count: int) -> torch.Tensor:
+    """Where the rows of each group end: int32, on the device.
+
+    Args:
+        groups: of each row, in order. count: of groups, some of which may have no row.
+
+    Example: rows of groups 0, 0, 2 end at 2, 2, 3.
+    """
+    return torch.searchsorted(groups.contiguous(), torch.arange(count, device=groups.device), right=True).to(torch.int32)
+
+
+def products(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Each group's rows times its matrix.
+
+    Args:
+        rows: (rows, k), group by group. matrices: (groups, k, n). ends: of `ends_of`.
+    """
+    if not len(matrices) or not len(rows):
+        return rows.new_zeros((len(rows), matrices.shape[-1]))
+    if _fits(rows, matrices):
+        return functional.grouped_mm(rows, matrices, offs=ends)
+    return torch.cat([part @ matrix for part, matrix in zip(_parts(rows, ends), matrices, strict=True)])
+
+
+def outer_products(rows: torch.Tensor, others: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Of each group, its rows transposed times its other rows: (groups, k, n).
+
+    Args:
+        rows: (rows, k). others: (rows, n). ends: of `ends_of`.
+    """
+    if not len(ends) or not len(rows):
+        return rows.new_zeros((len(ends), rows.shape[-1], others.shape[-1]))
+    if _fits(rows, others):
+        return functional.grouped_mm(rows.t(), others, offs=ends)
+    return torch.stack([a.T @ b for a, b in zip(_parts(rows, ends), _parts(others, ends), strict=True)])
+
+
+def _fits(*tensors: torch.Tensor) -> bool:
+    """Whether the kernel reads them: one of its formats, and the dim that is contiguous is a multiple of what it reads at once."""
+    return all(
+        one.dtype in FORMATS
+        and min(one.stride()[-2:]) == 1
+        and all(step == 1 or step * one.element_size() % ALIGNED == 0 for step in one.stride())
+        and one.data_ptr() % ALIGNED == 0
+        for one in tensors
+    )
+
+
+def _parts(rows: torch.Tensor, ends: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    found = ends.tolist()
+    return rows.split([b - a for a, b in zip([0, *found], found, strict=False)])

@@ -1,0 +1,196 @@
+"""Requests of groups as collectives of torch.distributed, and messages as its point-to-point: tensors stay on the device. NCCL, or gloo.
+
+Headers of messages go over the host (`distributed.Network`), which gives both ends of a pair one order that nobody agrees on beforehand;
+the tensors behind them go over communicators of their own, one for each direction, by threads with streams of their own. So a post never
+waits, what comes is taken off the wire before anyone asks for it, and two ranks may send to each other at once. No call here waits for an
+accelerator: a stream waits for another stream.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from math import prod
+from typing import TypeVar, cast
+
+import torch
+import torch.distributed as dist
+
+from shardwright.errors import StrategyError
+from shardwright.execute.transport.record import Trace
+from shardwright.execute.transport.requests import Answer, Exchange, Post, Reduce, Reduction, Request, Take, Task
+
+T = TypeVar("T")
+NCCL, GLOO = "nccl", "gloo"
+OPERATIONS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
+
+
+@dataclass(slots=True)
+class Communicators:
+    """A communicator for each group that this rank is of, made when the group first meets, and two of all ranks for messages.
+
+    One device a rank. Members of a group meet in one order, as a device does one thing after another.
+
+    Args:
+        backend: of torch.distributed, ``nccl`` or ``gloo``. on: this rank's device. rank_of_device: where devices run. timeout_s: longest
+            wait for another rank, in seconds.
+
+    Leaves out: one order of additions. A sum is the same on all members, but not to the last bit that of messages, whose order is that of
+    the devices. What was sent under which key: members of a group that disagree are found by their shapes, if at all. A rank that ends
+    before a group has met once: its other members wait for `timeout_s`, unless whoever started them ends them.
+    """
+
+    backend: str
+    on: torch.device
+    rank_of_device: dict[int, int]
+    timeout_s: float
+    rank: int
+    _groups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
+    _directions: list[dist.ProcessGroup] = field(default_factory=list)
+
+    def connect(self) -> None:
+        """Make the communicators of messages. All ranks call it."""
+        self._directions = [dist.new_group(backend=self.backend, timeout=self._timeout) for _ in range(2)]
+
+    def close(self) -> None:
+        """Give all communicators back; what is under way is broken off."""
+        for group in (*self._groups.values(), *self._directions):
+            if self.backend == NCCL:
+                group.abort()
+            dist.destroy_process_group(group)
+        self._groups.clear()
+        self._directions.clear()
+
+    @property
+    def _timeout(self) -> timedelta:
+        return timedelta(seconds=self.timeout_s)
+
+    def answered(self, task: Task[T], *, device: int, trace: Trace | None = None) -> Task[T]:
+        """The same task, asking only `Post` and `Take`: requests of groups are answered here.
+
+        Args:
+            device: that runs the task. trace: gets a record of each request of the task.
+        """
+        answer: Answer = None
+        try:
+            while True:
+                try:
+                    request = task.send(answer)
+                except StopIteration as end:
+                    return cast(T, end.value)
+                if trace is not None:
+                    trace.add(device, request)
+                answer = yield from self._answer(request, device)
+        finally:
+            task.close()
+
+    def _answer(self, request: Request, device: int) -> Generator[Request, Answer, Answer]:
+        if isinstance(request, Post | Take):
+            return (yield request)
+        return self.reduce(request) if isinstance(request, Reduce) else self.exchange(request, device)
+
+    def reduce(self, request: Reduce) -> torch.Tensor:
+        """The reduction of all members' tensors; the group's all-reduce."""
+        total = request.tensor.detach().clone(memory_format=torch.contiguous_format)
+        if len(request.group) > 1 and total.numel():
+            with self._meeting(request):
+                dist.all_reduce(total, op=OPERATIONS[request.reduction], group=self._group(request.group))
+        return total
+
+    def exchange(self, request: Exchange, device: int) -> dict[int, torch.Tensor]:
+        """What each member gives this one: an all-gather where all give the same shape to all, else an all-to-all of what each gives."""
+        members = request.group
+        dtype = request.dtype or next((tensor.dtype for tensor in request.gives.values()), torch.get_default_dtype())
+        if gathers(request, device):
+            own = next(tensor for other, tensor in request.gives.items() if other != device).detach().contiguous()
+            whole = own.new_empty((len(members), *own.shape))
+            with self._meeting(request):
+                dist.all_gather_into_tensor(whole.view(-1), own.view(-1), group=self._group(members))
+            found = dict(zip(members, whole.unbind(), strict=True))
+        else:
+            found = self._dealt(request, device, dtype)
+        came = {other: found[other] for other in request.receives if other != device}
+        if device in request.receives:
+            came[device] = request.gives[device].clone()
+        return came
+
+    def _dealt(self, request: Exchange, device: int, dtype: torch.dtype) -> dict[int, torch.Tensor]:
+        others = [other for other in request.group if other != device]
+        gives = {other: request.gives[other].detach().reshape(-1) for other in others if other in request.gives}
+        out = [gives[other].numel() if other in gives else 0 for other in request.group]
+        back = [prod(request.receives[other]) if other != device and other in request.receives else 0 for other in request.group]
+        sent = torch.cat(list(gives.values())) if gives else torch.empty(0, dtype=dtype, device=self.on)
+        came = torch.empty(sum(back), dtype=dtype, device=self.on)
+        sizes = [[dtype.itemsize * n for n in one] for one in (back, out)]
+        with self._meeting(request):
+            dist.all_to_all_single(came.view(torch.uint8), sent.view(torch.uint8), *sizes, group=self._group(request.group))
+        parts = dict(zip(request.group, came.split(back), strict=True))
+        return {other: parts[other].reshape(request.receives[other]) for other in others if other in request.receives}
+
+    @contextmanager
+    def _meeting(self, request: Reduce | Exchange) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise StrategyError(
+                f"rank {self.rank}: {request.key!r} of devices {request.group[:8]}: {one_line(error)}",
+                hint="see the other ranks' own errors; resume from the last checkpoint",
+                rule="run.peer",
+            ) from error
+
+    def _group(self, devices: tuple[int, ...]) -> dist.ProcessGroup:
+        if devices not in self._groups:
+            ranks = [self.rank_of_device[device] for device in devices]
+            # Members alone meet: others are at other work, and may never hear of this group.
+            self._groups[devices] = dist.new_group(ranks, backend=self.backend, timeout=self._timeout, use_local_synchronization=True)
+        return self._groups[devices]
+
+    def ready(self) -> torch.cuda.Event | None:
+        """What a thread that sends has to wait for: all that this one has asked of the device; None on the host."""
+        if self.on.type != "cuda":
+            return None
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.on))
+        return event
+
+    def aside(self) -> AbstractContextManager[object]:
+        """A stream of this thread's own, so that what comes does not wait for what is computed."""
+        if self.on.type != "cuda":
+            return nullcontext()
+        torch.cuda.set_device(self.on)
+        return cast("AbstractContextManager[object]", torch.cuda.stream(torch.cuda.Stream(self.on)))
+
+    def send(self, tensor: torch.Tensor, rank: int, ready: torch.cuda.Event | None) -> dist.Work:
+        """Begin to send a tensor to a rank behind an event. Called by one thread for each rank."""
+        if ready is not None:
+            torch.cuda.current_stream(self.on).wait_event(ready)
+            tensor.record_stream(torch.cuda.current_stream(self.on))
+        work = dist.isend(tensor, rank, group=self._directions[rank > self.rank])
+        assert work is not None, "every rank is of the group"
+        return work
+
+    def receive(self, tensor: torch.Tensor, rank: int) -> dist.Work:
+        """Begin to take a tensor from a rank. Called by one thread for each rank."""
+        work = dist.irecv(tensor, rank, group=self._directions[rank < self.rank])
+        assert work is not None, "every rank is of the group"
+        return work
+
+
+def gathers(request: Exchange, device: int) -> bool:
+    """Whether an exchange is an all-gather of parts of one shape, by what one member knows of it; all members find the same.
+
+    Else parts differ in size, or some member gives or gets nothing: an all-to-all carries that.
+    """
+    others = set(request.group) - {device}
+    given = {other: tuple(tensor.shape) for other, tensor in request.gives.items() if other != device}
+    received = {other: tuple(shape) for other, shape in request.receives.items() if other != device}
+    whole = bool(others) and given.keys() == others == received.keys()
+    return request.kind == "all_gather" and whole and len({*given.values(), *received.values()}) == 1
+
+
+def one_line(error: RuntimeError) -> str:
+    """What a backend says, without places in its source and its guesses."""
+    return re.sub(r"\[/\S*\] |\. This is typically.*", "", " ".join(str(error).split()))
