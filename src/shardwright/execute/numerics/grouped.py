@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn import functional
 
@@ -58,6 +60,6 @@ def _fits(*tensors: torch.Tensor) -> bool:
     )
 
 
-def _parts(rows: torch.Tensor, ends: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    found = ends.tolist()
-    return rows.split([b - a for a, b in zip([0, *found], found, strict=False)])
+def _parts(rows: torch.Tensor, ends: torch.Tensor) -> Sequence[torch.Tensor]:
+    found: list[int] = ends.tolist()
+    return torch.split(rows, [b - a for a, b in zip([0, *found], found, strict=False)])

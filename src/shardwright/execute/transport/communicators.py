@@ -25,6 +25,8 @@ from shardwright.execute.transport.requests import Answer, Exchange, Post, Reduc
 
 T = TypeVar("T")
 NCCL, GLOO = "nccl", "gloo"
+_MADE: dict[tuple[int, str, tuple[int, ...]], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
+"""(world, group) by world, backend and ranks, for the next network of this process: torch.distributed makes no group of a name twice."""
 OPERATIONS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
 
 
@@ -32,7 +34,8 @@ OPERATIONS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX
 class Communicators:
     """A communicator for each group that this rank is of, made when the group first meets, and two of all ranks for messages.
 
-    One device a rank. Members of a group meet in one order, as a device does one thing after another.
+    One device a rank. Communicators of groups stay with the process until they are broken off. Members of a group meet in one order, as a
+    device does one thing after another.
 
     Args:
         backend: of torch.distributed, ``nccl`` or ``gloo``. on: this rank's device. rank_of_device: where devices run. timeout_s: longest
@@ -48,7 +51,6 @@ class Communicators:
     rank_of_device: dict[int, int]
     timeout_s: float
     rank: int
-    _groups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
     _directions: list[dist.ProcessGroup] = field(default_factory=list)
 
     def connect(self) -> None:
@@ -56,12 +58,17 @@ class Communicators:
         self._directions = [dist.new_group(backend=self.backend, timeout=self._timeout) for _ in range(2)]
 
     def close(self) -> None:
-        """Give all communicators back; what is under way is broken off."""
-        for group in (*self._groups.values(), *self._directions):
+        """Give the communicators of messages back."""
+        while self._directions:
+            dist.destroy_process_group(self._directions.pop())
+
+    def abandon(self) -> None:
+        """Break off what is under way, so that other ranks learn of it."""
+        for group in (*(group for _, group in _MADE.values()), *self._directions):
             if self.backend == NCCL:
                 group.abort()
             dist.destroy_process_group(group)
-        self._groups.clear()
+        _MADE.clear()
         self._directions.clear()
 
     @property
@@ -142,11 +149,17 @@ class Communicators:
             ) from error
 
     def _group(self, devices: tuple[int, ...]) -> dist.ProcessGroup:
-        if devices not in self._groups:
-            ranks = [self.rank_of_device[device] for device in devices]
+        ranks = tuple(self.rank_of_device[device] for device in devices)
+        # Groups end with the world that they are of.
+        world = dist.group.WORLD
+        assert world is not None, "ranks have met"
+        key = id(world), self.backend, ranks
+        if key not in _MADE:
             # Members alone meet: others are at other work, and may never hear of this group.
-            self._groups[devices] = dist.new_group(ranks, backend=self.backend, timeout=self._timeout, use_local_synchronization=True)
-        return self._groups[devices]
+            made = dist.new_group(list(ranks), backend=self.backend, timeout=self._timeout, use_local_synchronization=True)
+            assert made is not None, "this rank is a member"
+            _MADE[key] = world, made
+        return _MADE[key][1]
 
     def ready(self) -> torch.cuda.Event | None:
         """What a thread that sends has to wait for: all that this one has asked of the device; None on the host."""

@@ -197,6 +197,9 @@ class Network:
                 thread.join(self.timeout_s)
                 if thread.is_alive():
                     self._inbox.fail(rank, f"still silent after {self.timeout_s:g} s")
+            if self._communicators is not None and not self._inbox.failed:
+                self._communicators.close()
+                self._communicators = None
         finally:
             self.abandon()
         self._raise_failure()
@@ -223,7 +226,7 @@ class Network:
         self._sent.clear()
         self._listeners.clear()
         if self._communicators is not None:
-            self._communicators.close()
+            self._communicators.abandon()
         while self._groups:
             dist.destroy_process_group(self._groups.pop())
 
