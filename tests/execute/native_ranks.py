@@ -140,6 +140,9 @@ CASES: dict[str, Case] = {
     "experts under zb-h1": Case(grid=Grid(pp=2, dp=2, schedule="zb-h1"), whole=SPARSE),
     "spared under zero-3": Case(grid=Grid(dp=4, zero=3), whole=learned_positions, rule=SPARING),
     "tied": Case(grid=Grid(dp=4, zero=3), whole=tied),
+    "tied under 1f1b": Case(grid=Grid(pp=2, dp=2, zero=3), whole=tied),
+    "tied, tp2 under gpipe": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=4, schedule="gpipe"), whole=tied),
+    "tied under zb-v": Case(grid=_TWO_CHUNKS(dp=2, schedule="zb-v"), whole=partial(tied, layers=4)),
     "factors, tp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=4), whole=factored),
     "factors under zero-3": Case(grid=Grid(dp=4, zero=3), whole=factored),
     "bounded logits under tp4": Case(grid=Grid(tp=4, microbatch=8), whole=bounded),
@@ -182,6 +185,8 @@ COVERED = {
     "zb-h1 beside tp2",
     "interleaved beside dp2",
     "dualpipe-v beside tp2",
+    "tied, tp2 under gpipe",
+    "tied under zb-v",
 }
 """Whose parts other grids have too: proofs alone train them."""
 TRAINED = CASES if in_proof() else {name: case for name, case in CASES.items() if name not in COVERED}
@@ -227,6 +232,7 @@ ALL_KEPT = {
     "learned positions, tied, under tp": "spared under zero-3",
     "experts under zero-3": "experts under zb-h1",
     "interleaved": "zb-h1",
+    "tied under 1f1b": "tied",
 }
 KEPT = ALL_KEPT if in_proof() else dict(list(ALL_KEPT.items())[:1])
 """Grids of PyTorch's engine, and of the interpreter: one does two steps, the other goes on from its checkpoint."""

@@ -125,7 +125,9 @@ def frozen_elements(model: Model) -> int:
     )
 
 
-@pytest.mark.parametrize("name", ["adapters", "two ranks", "hybrid", "no embedding", "teacher"])
+@pytest.mark.parametrize(
+    "name", ["adapters", "hybrid", "teacher", *(pytest.param(name, marks=pytest.mark.proof) for name in ("two ranks", "no embedding"))]
+)
 def test_devices_hold_their_part_of_what_is_frozen(name: str) -> None:
     small = CASES[name]
     known = small.known()
@@ -160,7 +162,10 @@ def test_what_has_no_backward_is_gathered_once_and_all_else_twice() -> None:
             assert found[bucket.number] == microbatches * (1 if alone or ends else 2), (name, block.name, bucket.boxes)
 
 
-@pytest.mark.parametrize("name", ["adapters", "two ranks", "replicas", "no embedding", "teacher", "made again"])
+@pytest.mark.parametrize(
+    "name",
+    ["adapters", "replicas", "made again", *(pytest.param(n, marks=pytest.mark.proof) for n in ("two ranks", "no embedding", "teacher"))],
+)
 def test_bytes_on_the_links_are_those_of_the_program(name: str) -> None:
     """Rings of n send (n - 1) / n of what a gather or a reduction is of."""
     small = CASES[name]
@@ -179,7 +184,15 @@ def test_bytes_on_the_links_are_those_of_the_program(name: str) -> None:
         assert sum(sum(t.sent[:1]) for t in traffic if t.part == "sharding") == pytest.approx(sent, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["base alone", "adapters and tensors", "replicas", "teacher in a pipeline", "experts", "hybrid"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "base alone",
+        "adapters and tensors",
+        "experts",
+        *(pytest.param(n, marks=pytest.mark.proof) for n in ("replicas", "teacher in a pipeline", "hybrid")),
+    ],
+)
 def test_elements_that_are_gathered_are_those_that_are_priced(name: str) -> None:
     small = CASES[name]
     problem, rules = asked(small), shard_rules(small.plan)

@@ -106,7 +106,6 @@ REFUSED = {
     "native.schedule": (Grid(pp=2, schedule="dualpipe"), dense_model()),
     "native.model": (Grid(), expert_model(predictors=1)),
     "native.operator": (Grid(tp=2), expert_model()),
-    "native.tied": (Grid(pp=2), dense_model(tied=True)),
     "native.uneven": (Grid(tp=16), dense_model()),
 }
 

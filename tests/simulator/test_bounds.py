@@ -34,7 +34,7 @@ from tests.simulator.paths import path_seconds_of
 from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, seeds
 
-EACH = many(5, 60)
+EACH = many(3, 60)
 NARROW, WIDE = dense_model(layers=12), dense_model(layers=12, heads=64, ffn=16384, vocab=50000, tied=True)
 SPARSE = expert_model(dense=1, sparse=11, experts=8)
 ANY = replace(
@@ -246,7 +246,7 @@ def shares_more(problem: Problem, grid: Grid) -> bool:
     return bool(priced.meshes.sync.spread[:, priced.mesh_row].any()) or (problem.model is WIDE and grid.pp > 1)
 
 
-DRAWN = many(8, 160)
+DRAWN = many(5, 160)
 """Random grids of each comparison."""
 ALIKE = ("forward_s", "backward_s", "weight_s", "gather_s", "reduce_s", "tied_s", "saved_bytes", "restored_bytes")
 

@@ -1,6 +1,6 @@
 """Checkpoints of PyTorch's engine in the interpreter's names and format: each goes on from the other's.
 
-Every trained parameter and its moments are made whole on the ranks of their stage, one at a time, and one of those ranks writes it.
+Every rank writes the elements that it has, those that several have by one of them, and reads its own.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
 from shardwright.execute.native.decoder import Lying
-from shardwright.execute.native.torch_private import own_part
+from shardwright.execute.native.torch_private import own_intervals
 from shardwright.execute.native.train import Engine
 from shardwright.execute.shares.parameters import Key, Source, whole_shape
 from shardwright.execute.state.checkpoint import VALUE, Saved, SavedSource, read, tensor_name, write_files
@@ -55,7 +54,9 @@ class NativeCheckpoints:
             return
         engine.steps = self.saved.step
         for key, parameter, piece, turn in _trained(engine):
-            states = {ours: _own(turn.to_module(self.saved.whole(key, ours)), parameter) for ours in MOMENTS}
+            box = tuple((interval,) for interval in turn.intervals(own_intervals(parameter)))
+            read = {ours: self.saved.part(key, box, ours) if piece.numel() else piece.new_empty(0) for ours in MOMENTS}
+            states = {ours: turn.to_module(values).reshape(piece.shape) for ours, values in read.items()}
             engine.optimizer.state[piece] = {
                 "step": torch.tensor(float(engine.steps)),
                 **{theirs: states[ours].to(piece).contiguous() for ours, theirs in MOMENTS.items()},
@@ -101,27 +102,13 @@ def _trained(engine: Engine) -> Iterator[tuple[Key, torch.nn.Parameter, torch.Te
 
 
 def _pieces(engine: Engine, model: Model) -> Iterator[Piece]:
-    """What this rank writes: every so many of the stage's parameters, where so many ranks have the stage."""
-    own, ranks = engine.place_in_stage
+    """What this rank writes."""
     for number, (key, parameter, piece, turn) in enumerate(_trained(engine)):
         shape, states = whole_shape(model, key), engine.optimizer.state[piece]
         tensors = {VALUE: piece, **{ours: states[theirs] for ours, theirs in MOMENTS.items() if theirs in states}}
-        for state, local in tensors.items():
-            whole = _whole(local, parameter)
-            if number % ranks == own:
-                values = turn.to_model(whole, shape).contiguous()
-                yield Piece(name=tensor_name(model, key, state), shape=shape, box=tuple((0, n) for n in shape), values=values)
-
-
-def _whole(local: torch.Tensor, like: torch.nn.Parameter) -> torch.Tensor:
-    """All elements of what is cut as a parameter is."""
-    if not isinstance(like, DTensor):
-        return local
-    spread = DTensor.from_local(local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride())
-    whole: torch.Tensor = spread.full_tensor()
-    return whole
-
-
-def _own(whole: torch.Tensor, like: torch.nn.Parameter) -> torch.Tensor:
-    """This rank's elements of a whole tensor that is cut as a parameter is."""
-    return own_part(whole, like) if isinstance(like, DTensor) else whole
+        if not piece.numel() or not engine.writes(parameter, number):
+            continue
+        box = turn.intervals(own_intervals(parameter))
+        for state, own in tensors.items():
+            values = turn.to_model(own, tuple(high - low for low, high in box)).contiguous()
+            yield Piece(name=tensor_name(model, key, state), shape=shape, box=box, values=values)

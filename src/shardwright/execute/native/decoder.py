@@ -41,6 +41,12 @@ class Lying:
         own = whole.permute(self.back)
         return own.reshape(-1, own.shape[-1]).T if self.linear and own.dim() > 1 else own
 
+    def intervals(self, module: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        """The model's intervals of the module's: of each dim."""
+        own = tuple(reversed(module)) if self.linear else module
+        assert len(own) == len(self.back), "a projection has a matrix"
+        return tuple(own[self.back.index(i)] for i in range(len(own)))
+
     def to_model(self, whole: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         """The model's tensor, of a shape, of the module's."""
         turned = [shape[i] for i in self.back]

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -17,8 +17,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from shardwright.execute.native.decoder import Layer, Stage, step_path
-from shardwright.execute.native.torch_private import own_part
-from shardwright.execute.shares.parameters import Source
+from shardwright.execute.native.torch_private import local, own_intervals
+from shardwright.execute.shares.parameters import Source, part
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.grid.axes import Grid
@@ -102,16 +102,15 @@ def shard_stage(stage: Stage, mesh: DeviceMesh, grid: Grid, *, policy: MixedPrec
 
 
 def fill(stage: Stage, *, source: Source, dtype: torch.dtype, device: str) -> None:
-    """Give every rank its elements of all parameters; each slices its own, one whole parameter at a time."""
+    """Give every rank its elements of all parameters, and read no others."""
     stage.to(dtype)
     stage.to_empty(device=device)
     with torch.no_grad():
         for name, key, turn in stage.keyed():
-            held, whole = stage.get_parameter(name), turn.to_module(source(key))
-            if isinstance(held, DTensor):
-                held.to_local().copy_(own_part(whole, held))
-            else:
-                held.copy_(whole)
+            held = stage.get_parameter(name)
+            if local(held).numel():
+                box = tuple((interval,) for interval in turn.intervals(own_intervals(held)))
+                local(held).copy_(turn.to_module(part(source, key, box)))
 
 
 def place(

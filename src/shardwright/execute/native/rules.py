@@ -91,13 +91,6 @@ def _model(model: Model, grid: Grid) -> Iterator[Violation]:
                     hint="use a dense decoder, or experts without tp",
                 )
                 return
-    tied = any(p.tied_to for run in model.runs for o in model.blocks[run.block].operators for p in o.parameters)
-    if tied and grid.pp > 1:
-        yield Violation(
-            rule="native.tied",
-            message=f"{model.name}: the head's weight is the embedding's, and pp {grid.pp} puts them into different stages",
-            hint="use pp 1",
-        )
 
 
 _KINDS = frozenset(

@@ -31,9 +31,14 @@ def pipeline(stages: Sequence[PipelineStage], *, csv: str, microbatches: int, lo
     return runtime
 
 
-def own_part(whole: torch.Tensor, held: DTensor) -> torch.Tensor:
-    """The elements of `whole` that this rank has of `held`."""
+def own_intervals(held: torch.Tensor) -> tuple[tuple[int, int], ...]:
+    """Which elements of a parameter this rank has: an interval of each dim, empty ones where it has none."""
+    if not isinstance(held, DTensor):
+        return tuple((0, size) for size in held.shape)
     shape, offset = compute_local_shape_and_global_offset(held.shape, held.device_mesh, held.placements)
-    for dim, (size, start) in enumerate(zip(shape, offset, strict=True)):
-        whole = whole.narrow(dim, min(start, whole.shape[dim]), size)
-    return whole
+    return tuple((min(start, whole), min(start, whole) + size) for size, start, whole in zip(shape, offset, held.shape, strict=True))
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's elements."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

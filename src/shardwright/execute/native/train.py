@@ -23,7 +23,8 @@ from shardwright.execute.native.decoder import Stage
 from shardwright.execute.native.order_csv import schedule_csv
 from shardwright.execute.native.parallel import grid_mesh, place
 from shardwright.execute.native.rules import require_expressible
-from shardwright.execute.native.torch_private import pipeline
+from shardwright.execute.native.tied import Copies, add_up, copies
+from shardwright.execute.native.torch_private import local, pipeline
 from shardwright.execute.numerics.logits import logits_of
 from shardwright.execute.shares.parameters import Source, parameter_of
 from shardwright.execute.training.optimizer import AdamW, clip_factor
@@ -51,7 +52,8 @@ class Engine:
 
     Args:
         stages: its chunks. runtime: of the pipeline; None without one. loss: (logits, labels) -> sum over tokens / the step's tokens.
-        pieces: this rank's elements of each of `parameters`; optimizer: of those. microbatches: of a replica.
+        pieces: this rank's elements of each of `parameters`; optimizer: of those. microbatches: of a replica. shared: parameters of which
+            another stage has a copy.
     """
 
     grid: Grid
@@ -66,13 +68,23 @@ class Engine:
     device: str
     first: bool
     last: bool
+    shared: tuple[Copies, ...]
     steps: int = 0
 
-    @property
-    def place_in_stage(self) -> tuple[int, int]:
-        """(number of this rank among those of its stages, how many they are)."""
-        own = _replica(self) * self.grid.tp + (int(self.mesh.get_local_rank("tp")) if self.grid.tp > 1 else 0)
-        return own, self.grid.tp * self.grid.dp
+    def writes(self, parameter: torch.nn.Parameter, number: int) -> bool:
+        """Whether this rank is the one that keeps these elements of a parameter, among those that have them; they take turns by number."""
+        if any(parameter is copy.last for copy in self.shared):
+            return False
+        cut = set()
+        if isinstance(parameter, DTensor):
+            names = parameter.device_mesh.mesh_dim_names or ()
+            cut = {name for name, placement in zip(names, parameter.placements, strict=True) if not isinstance(placement, Replicate)}
+        own, ranks = 0, 1
+        for name in self.mesh.mesh_dim_names or ():
+            if name != "pp" and name not in cut:
+                size = int(self.mesh[name].size())
+                own, ranks = own * size + int(self.mesh.get_local_rank(name)), ranks * size
+        return number % ranks == own
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -163,7 +175,7 @@ def engine(
         ]
         runtime = pipeline(held, csv=schedule_csv(plan), microbatches=microbatches, loss=loss)
     # The update is element by element: of a DTensor it would work out anew how each of its products is cut.
-    pieces = [_local(p.detach()) for p in _trained(stages)]
+    pieces = [local(p.detach()) for p in _trained(stages)]
     optimizer = torch.optim.AdamW(
         _by_decay(stages, pieces, chosen, model=model),
         lr=chosen.rate,
@@ -184,6 +196,7 @@ def engine(
         device=device,
         first=mine[0].chunk == 0,
         last=mine[-1].chunk == len(parts) - 1,
+        shared=copies(model, stages, mine, parts, rank=dist.get_rank()),
     )
 
 
@@ -215,11 +228,6 @@ def _run(engine: Engine, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Te
     return total
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's elements."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def _settled(parameter: torch.nn.Parameter) -> torch.Tensor:
     """The gradient as the parameter lies: of one that all ranks of tp have whole, the sum of their parts."""
     gradient, there = parameter.grad, parameter
@@ -235,7 +243,7 @@ def _square(engine: Engine, gradient: torch.Tensor) -> torch.Tensor:
     if isinstance(gradient, DTensor):
         for dim, placement in enumerate(gradient.placements):
             parts *= 1 if isinstance(placement, Replicate) else gradient.device_mesh.size(dim)
-    return _local(gradient).double().square().sum() * (parts / (engine.grid.tp * engine.grid.dp))
+    return local(gradient).double().square().sum() * (parts / (engine.grid.tp * engine.grid.dp))
 
 
 def step(engine: Engine, batch: Batch, *, stop: Callable[[], bool] | None = None) -> StepReport:
@@ -248,15 +256,19 @@ def step(engine: Engine, batch: Batch, *, stop: Callable[[], bool] | None = None
         # Logits are a view of a DTensor's local part; nothing here writes into them.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         loss = _run(engine, tokens, labels)
-    trained = [(piece, _settled(p)) for piece, p in zip(engine.pieces, engine.parameters, strict=True) if p.grad is not None]
-    squares = sum((_square(engine, grad) for _, grad in trained), torch.zeros((), dtype=torch.float64, device=engine.device))
+    settled = {id(p): _settled(p) for p in engine.parameters if p.grad is not None}
+    add_up(engine.shared, settled)
+    trained = [(piece, settled[id(p)]) for piece, p in zip(engine.pieces, engine.parameters, strict=True) if id(p) in settled]
+    again = {id(copy.last) for copy in engine.shared}
+    none = torch.zeros((), dtype=torch.float64, device=engine.device)
+    squares = sum((_square(engine, grad) for number, grad in settled.items() if number not in again), none)
     asked = torch.full_like(squares, float(stop is not None and stop()))
     sums = torch.stack([loss.double() / engine.grid.tp, squares, asked])
     dist.all_reduce(sums)
     norm = sums[1].sqrt()
     factor = clip_factor(norm, engine.rule)
     for piece, grad in trained:
-        piece.grad = _local(grad).mul_(factor.to(grad.dtype))
+        piece.grad = local(grad).mul_(factor.to(grad.dtype))
     for group in engine.optimizer.param_groups:
         group["lr"] = engine.rule.rate_at(engine.steps + 1)
     engine.optimizer.step()

@@ -62,4 +62,5 @@ def _fits(*tensors: torch.Tensor) -> bool:
 
 def _parts(rows: torch.Tensor, ends: torch.Tensor) -> Sequence[torch.Tensor]:
     found: list[int] = ends.tolist()
-    return torch.split(rows, [b - a for a, b in zip([0, *found], found, strict=False)])
+    parts: Sequence[torch.Tensor] = torch.split(rows, [b - a for a, b in zip([0, *found], found, strict=False)])
+    return parts
