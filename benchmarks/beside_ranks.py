@@ -1,4 +1,4 @@
-"""Steps of two ranks on the processor at hand, this package's beside PyTorch's: `python -m benchmarks.beside_ranks`. Nothing else may run.
+"""Steps of two ranks on the processor at hand, this package's beside PyTorch's: `python -m benchmarks.beside_ranks [MODEL ..]`, alone.
 
 Replicas beside DistributedDataParallel, zero 3 beside FSDP2 (`fully_shard` of each layer), the same decoder, float32, two samples of 256
 tokens a rank; a step of each in turn, the median of the pairs' ratios.
@@ -90,12 +90,12 @@ def _driven(network: Network, own: Member, known: Training, batch: dict[str, tor
     network.drive({own.device: step_task(own, known, batch=batch)})
 
 
-def beside(rank: int, port: int) -> None:
+def beside(rank: int, port: int, names: tuple[str, ...]) -> None:
     """What a rank does: every model, replicas and shards, over each transport; rank 0 prints."""
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
-    for name in SIZES:
+    for name in names:
         model = decoder(name)
         job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=SAMPLES)
         tokens = torch.randint(0, model.vocab, (SAMPLES, TOKENS + 1), generator=torch.Generator().manual_seed(0))
@@ -120,4 +120,4 @@ def beside(rank: int, port: int) -> None:
 
 
 if __name__ == "__main__":
-    mp.spawn(beside, args=(29_657,), nprocs=RANKS)
+    mp.spawn(beside, args=(29_657, tuple(sys.argv[1:]) or tuple(SIZES)), nprocs=RANKS)

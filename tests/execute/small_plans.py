@@ -31,7 +31,13 @@ RULE = AdamW(rate=3e-3, clip=1.0)
 def tied(layers: int = 2) -> Model:
     """Layers under a head that is the embedding."""
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 64}
-    config = {"architectures": ["LlamaForCausalLM"], **sizes, "num_hidden_layers": layers, "tie_word_embeddings": True, "rms_norm_eps": 1e-5}
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        **sizes,
+        "num_hidden_layers": layers,
+        "tie_word_embeddings": True,
+        "rms_norm_eps": 1e-5,
+    }
     return model_from_config({**config, "max_position_embeddings": 64}, name="tied")
 
 

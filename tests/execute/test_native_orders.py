@@ -16,8 +16,8 @@ from torch.distributed.pipelining import PipelineStage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardwright.errors import StrategyError
-from shardwright.execute.native.order_csv import schedule_csv
 from shardwright.execute.native.torch_private import pipeline
+from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.program.orders.rows import action_rows
 from shardwright.schedules.entries import actions_of
 from shardwright.schedules.letters import format_action

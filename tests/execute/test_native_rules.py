@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from shardwright.errors import StrategyError
 from shardwright.execute.native.decoder import Stage
-from shardwright.execute.native.form import native_form
 from shardwright.execute.native.parallel import fill
 from shardwright.execute.native.rules import expressible, remarks, require_expressible
 from shardwright.execute.shares.parameters import seeded
@@ -23,6 +22,7 @@ from shardwright.model.ir.settings import Settings
 from shardwright.program.stages.parts import plan_stages
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.form import grid_form
 from shardwright.strategy.plan.order import Named, Table
 from tests.execute.small_models import small_model
 from tests.execute.small_plans import PLANS
@@ -163,7 +163,7 @@ def test_remarks_say_what_differs() -> None:
 
 def test_a_plan_is_a_grid_with_a_table_of_its_own() -> None:
     small = PLANS["found order"]
-    form = native_form(small.plan, model=small.model)
+    form = grid_form(small.plan, model=small.model)
     assert form is not None
     grid, table = form
     assert isinstance(table, Table)
@@ -174,7 +174,7 @@ def test_a_plan_is_a_grid_with_a_table_of_its_own() -> None:
 
 def test_a_named_grid_needs_no_table_and_other_plans_have_none() -> None:
     grid, model = Grid(tp=2, pp=2, microbatch=2), dense_model()
-    assert native_form(plan_of(grid, model=model, global_batch=8), model=model) == (grid, None)
+    assert grid_form(plan_of(grid, model=model, global_batch=8), model=model) == (grid, None)
     small = PLANS["tp2 then dp2"]
     assert isinstance(small.plan.orders[0], Named)
-    assert native_form(small.plan, model=small.model) is None
+    assert grid_form(small.plan, model=small.model) is None

@@ -39,6 +39,9 @@ RULE = AdamW(rate=3e-3, eps=1e-4, clip=0.5, spared=(VECTORS,))
 TOLERANCE = 1e-6
 """Of losses, and of parameters after the last step: Transformers turns by angles in float32."""
 
+FIRST_IN_SINGLE, IN_SINGLE = 1e-5, 1e-4
+"""Of the first loss in float32, and of five steps."""
+
 
 def split(model: Model) -> Plan:
     """Pipeline, tensor, sequence, expert and data parallelism with sharded states, of two layers on four devices."""
@@ -73,10 +76,10 @@ def loss_of(published: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return functional.cross_entropy(published(input_ids=batch["text"]).logits.flatten(0, 1), batch["labels"].flatten())
 
 
-def opened(folder: Path, architecture: str) -> Any:
+def opened(folder: Path, architecture: str, *, dtype: torch.dtype = torch.float64) -> Any:
     """Transformers' model of a folder, none of whose tensors is missing or unknown."""
     model, found = getattr(transformers, architecture).from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager", output_loading_info=True
+        folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager", output_loading_info=True
     )
     assert not any(found[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), found
     return model.eval()
@@ -90,6 +93,35 @@ def tried() -> list[Any]:
 def test_forty_families_are_tried() -> None:
     assert {ALL[name]["architectures"][0] for name in first_of_each()} == set(FAMILIES)
     assert len(first_of_each()) >= 40
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", ALL)
+def test_in_single_precision_they_are_close(tmp_path: Path, name: str) -> None:
+    """As people run it: Transformers' own float32 beside a split plan's, opened again from the files of both."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(ALL[name]))
+    model, architecture = load_config(config), ALL[name]["architectures"][0]
+    source = seeded(model, seed=3, dtype=torch.float32)
+    save_weights(source, model=model, config=config, folder=tmp_path / "first", dtype=torch.float32)
+    published = opened(tmp_path / "first", architecture, dtype=torch.float32)
+    ids = torch.randint(0, model.vocab, (STEPS, SAMPLES, TOKENS + 1), generator=torch.Generator().manual_seed(1))
+    batches = [{"text": one[:, :-1], "labels": one[:, 1:]} for one in ids]
+    wanted = steps_of(published, batches)
+
+    job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=SAMPLES)
+    known = training(model, job, split(model), rule=RULE, dtype=torch.float32)
+    weights = open_weights(tmp_path / "first", model=model, dtype=torch.float32)
+    members = {device: member(device, known, source=weights) for device in known.devices}
+    found = [report.loss for report in train(members, known, batches)]
+    assert found[0] == pytest.approx(wanted[0], abs=FIRST_IN_SINGLE)
+    assert found == pytest.approx(wanted, abs=IN_SINGLE)
+
+    frozen = SavedSource(saved=read(save(members, known, tmp_path / "run"), model=model), frozen=weights)
+    save_weights(frozen, model=model, config=config, folder=tmp_path / "last", dtype=torch.float32)
+    trained = opened(tmp_path / "last", architecture, dtype=torch.float32)
+    with torch.no_grad():
+        assert float(loss_of(trained, batches[0])) == pytest.approx(float(loss_of(published, batches[0])), abs=IN_SINGLE)
 
 
 @in_both

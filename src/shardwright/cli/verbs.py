@@ -36,6 +36,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "check": Verb(target="shardwright.cli.check:main", summary="recompute a plan file and its certificate, and compare"),
     "run": Verb(target="shardwright.cli.run:main", summary="train under a plan on PyTorch, and compare with the prediction"),
     "weights": Verb(target="shardwright.cli.weights:main", summary="write a checkpoint's weights as Hugging Face safetensors"),
+    "export": Verb(target="shardwright.cli.export:main", summary="write a plan as a framework reads it, such as torchtitan"),
     "serve-simulate": Verb(
         target="shardwright.cli.serve_simulate:main", summary="predict latencies, throughput and memory of a deployment"
     ),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from shardwright.errors import UsageError
-from shardwright.execute.launch.run_report import AUTO, GROUPS, MESSAGES
+from shardwright.execute.launch.run_report import AUTO, MESSAGES
 from shardwright.execute.transport.communicators import GLOO, NCCL
 
 
@@ -38,13 +38,13 @@ def backend_of(transport: str, on: torch.device, environment: Mapping[str, str])
     """The backend of torch.distributed whose communicators carry tensors between ranks; empty = messages by the host.
 
     Args:
-        transport: one of `TRANSPORTS`. By itself it is NCCL where each rank has a GPU of its own.
+        transport: one of `TRANSPORTS`. By itself it is NCCL where each rank has a GPU of its own, and gloo on a processor.
 
     Raises:
         UsageError: ranks that share a GPU cannot be a group of NCCL.
     """
     if on.type != "cuda":
-        return GLOO if transport == GROUPS else ""
+        return "" if transport == MESSAGES else GLOO
     shared = int(environment.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count()
     if transport == MESSAGES or (transport == AUTO and shared):
         return ""

@@ -17,7 +17,7 @@ BACKENDS = {OWN: "its own interpreter, for every plan", NATIVE: "PyTorch's own D
 
 AUTO, MESSAGES, GROUPS = "auto", "messages", "groups"
 TRANSPORTS = {
-    AUTO: "groups where each rank has a GPU of its own, else messages",
+    AUTO: "groups, unless ranks share a GPU",
     MESSAGES: "by the host, sums in the order of devices",
     GROUPS: "collectives of NCCL, or of gloo on CPUs",
 }

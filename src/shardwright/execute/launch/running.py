@@ -22,7 +22,6 @@ from shardwright.execute.launch.held import watched
 from shardwright.execute.launch.launch import FOLDER
 from shardwright.execute.launch.run_rank import Evaluation, ranks_of, require_finite, run_rank
 from shardwright.execute.launch.run_report import NATIVE, OWN, RunEvaluation, RunMemory, RunOptions, RunReport, RunStep
-from shardwright.execute.native.form import native_form
 from shardwright.execute.native.rules import remarks, require_expressible
 from shardwright.execute.numerics.precision import Precision, precision_of, uniform
 from shardwright.execute.shares.parameters import Source
@@ -40,6 +39,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.form import grid_form
 from shardwright.strategy.plan.order import Table
 from shardwright.strategy.plan.plan import Plan
 
@@ -261,7 +261,7 @@ def _native(problem: Problem, plan: Plan, options: RunOptions, *, on: torch.devi
     Raises:
         StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: a trace or an evaluation is asked for.
     """
-    found = native_form(plan, model=problem.model)
+    found = grid_form(plan, model=problem.model)
     if found is None:
         raise StrategyError(
             "no grid says this plan, and PyTorch's engine runs grids", hint=f"--backend {OWN} runs any plan", rule="native.grid"

@@ -20,7 +20,6 @@ from torch.nn import functional
 from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.device import Batch
 from shardwright.execute.native.decoder import Stage
-from shardwright.execute.native.order_csv import schedule_csv
 from shardwright.execute.native.parallel import grid_mesh, place
 from shardwright.execute.native.rules import require_expressible
 from shardwright.execute.native.tied import Copies, add_up, copies
@@ -34,6 +33,7 @@ from shardwright.execute.training.train import Batches, StepReport
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
+from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.program.stages.parts import plan_stages
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of

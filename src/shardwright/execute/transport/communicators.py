@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import prod
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,8 @@ from shardwright.execute.transport.requests import Answer, Exchange, Post, Reduc
 
 T = TypeVar("T")
 NCCL, GLOO = "nccl", "gloo"
+# torch 2.13 renamed it; older releases have the old name only.
+_ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _MADE: dict[tuple[int, str, tuple[int, ...]], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
 """(world, group) by world, backend and ranks, for the next network of this process: torch.distributed makes no group of a name twice."""
 OPERATIONS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
@@ -115,7 +117,7 @@ class Communicators:
             own = next(tensor for other, tensor in request.gives.items() if other != device).detach().contiguous()
             whole = own.new_empty((len(members), *own.shape))
             with self._meeting(request):
-                dist.all_gather_into_tensor(whole.view(-1), own.view(-1), group=self._group(members))
+                _ALL_GATHER(whole.view(-1), own.view(-1), group=self._group(members))
             found = dict(zip(members, whole.unbind(), strict=True))
         else:
             found = self._dealt(request, device, dtype)

@@ -14,7 +14,7 @@ PLACED = ("1f1b", "interleaved-1f1b", "zb-v", "hanayo")
 """A schedule of every placement of one lane: one chunk a rank, several in a loop, a V, waves."""
 
 
-def native_form(plan: Plan, *, model: Model) -> tuple[Grid, Table | None] | None:
+def grid_form(plan: Plan, *, model: Model) -> tuple[Grid, Table | None] | None:
     """The grid whose stages are the plan's, and the plan's own table if it has one; None if there is no such grid.
 
     A table says the order; where its stages are, the grid's schedule says, which is any that puts chunks there.

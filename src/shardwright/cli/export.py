@@ -1,0 +1,54 @@
+"""``shardwright export``: a plan in the form that a framework reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardwright.api.exports import export_plan, write_export
+from shardwright.api.stored import stored_plan
+from shardwright.cli import flags, screen
+from shardwright.cli.command import verb
+from shardwright.export.registry import TARGETS
+from shardwright.files.plan_file import read_saved
+from shardwright.files.text import to_text
+
+
+def export(
+    path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file that `plan -o` or `simulate -o` wrote.")],
+    *,
+    to: Annotated[
+        str, typer.Option("--to", metavar="TARGET", help="; ".join(f"{t.name} {t.version}: {t.summary}" for t in TARGETS.values()))
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write the files to.")],
+    allow_lossy: Annotated[
+        bool, typer.Option("--allow-lossy", help="Export also what the target does otherwise than the plan, and list it.")
+    ] = False,
+    as_json: flags.AsJson = False,
+    quiet: flags.Quiet = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Write PLAN as a framework's own configuration. What the framework cannot say is refused by name."""
+    found = export_plan(stored_plan(read_saved(path)), target=to, allow_lossy=allow_lossy)
+    written = write_export(found, output)
+    if as_json:
+        screen.write(
+            to_text(
+                {
+                    "target": found.target.name,
+                    "version": found.target.version,
+                    "files": [str(one) for one in written],
+                    "losses": [{"what": one.what, "instead": one.instead} for one in found.losses],
+                }
+            )
+        )
+        return
+    screen.write("".join(f"{one}\n" for one in written))
+    if not quiet:
+        for one in found.losses:
+            screen.note(f"otherwise than planned: {one.what}; instead: {one.instead}")
+
+
+main = verb(export, name="export")

@@ -1,0 +1,11 @@
+"""The targets of exports, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from shardwright.export.exporter import Exporter
+from shardwright.export.torchtitan import TORCHTITAN
+
+TARGETS: Final[Mapping[str, Exporter]] = {target.name: target for target in (TORCHTITAN,)}
