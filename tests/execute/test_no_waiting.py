@@ -1,0 +1,60 @@
+"""In a step nothing asks the device for a number, so that an accelerator never waits for the host, but at its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.execute.small_plans import PLANS, Small
+from tests.execute.trained import train
+
+ASK = (
+    torch.ops.aten._local_scalar_dense.default,
+    torch.ops.aten.nonzero.default,
+    torch.ops.aten.masked_select.default,
+    torch.ops.aten.equal.default,
+    torch.ops.aten._unique2.default,
+)
+"""Operators whose result, or its size, the host waits for."""
+AT_THE_END = 3
+"""The loss, the norm and whether to stop."""
+
+
+class Asked(TorchDispatchMode):
+    """Counts what the host waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in ASK:
+            self.found[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def waits(small: Small) -> Counter[str]:
+    known = small.known()
+    members = small.members(known)
+    train(members, known, [small.batches(0)])
+    with Asked() as asked:
+        train(members, known, [small.batches(1)])
+    return asked.found
+
+
+@pytest.mark.parametrize("name", ["ring", "zb-v", "hybrid zero-3", "recomputed early", "tied", "two lanes"])
+def test_a_dense_step_asks_at_its_end_alone(name: str) -> None:
+    small = PLANS[name]
+    found = waits(small)
+    assert sum(found.values()) <= AT_THE_END * small.devices, found
+    assert found, "the loss is asked for"
+
+
+def test_routed_tokens_are_counted() -> None:
+    """What an exchange of them sends is known when they are."""
+    assert sum(waits(PLANS["experts"]).values()) > AT_THE_END * PLANS["experts"].devices
