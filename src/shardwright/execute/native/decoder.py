@@ -12,14 +12,14 @@ from torch.utils.checkpoint import checkpoint
 
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
 from shardwright.execute.native.experts import NativePermute, NativeUnpermute, Products, Route
-from shardwright.execute.numerics.attention import visible
+from shardwright.execute.numerics.attention import growth, visible
 from shardwright.execute.numerics.curves import clamped_gate, curve, curve_of
 from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned_pairs
 from shardwright.execute.numerics.turns import turned as turned_heads
 from shardwright.execute.shares.parameters import Key, origin
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import AttentionShape, Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.settings import Settings
 from shardwright.program.stages.parts import StageParts
 from shardwright.strategy.plan.stages import How
@@ -117,13 +117,18 @@ class NativeRotary(nn.Module):  # type: ignore[misc]
 class Core(nn.Module):  # type: ignore[misc]
     """softmax(Q K^T) V of the heads that this rank has, causal or in a window; `again`: only its inputs are kept for backward."""
 
-    def __init__(self, shape: AttentionShape, *, factor: float, again: bool) -> None:
+    def __init__(self, operator: Operator, *, settings: Settings, again: bool) -> None:
         super().__init__()
-        self.shape, self.again = shape, again
-        self.scale = shape.head_dim**-0.5 * factor
+        assert operator.attention is not None
+        self.shape, self.again = operator.attention, again
+        self.scale = self.shape.head_dim**-0.5 * settings.score_factor
+        self.temper = settings.temper if operator.tempered else None
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor]:
         """The output of all heads, side by side."""
+        if self.temper is not None:
+            positions = torch.arange(query.shape[1], device=query.device)
+            query = query * growth(positions, self.temper).to(query.dtype).unsqueeze(-1)
         if self.again and torch.is_grad_enabled():
             return (checkpoint(self._attend, query, key, value, use_reentrant=False, preserve_rng_state=False),)
         return (self._attend(query, key, value),)
@@ -209,8 +214,7 @@ def _step(operator: Operator, *, settings: Settings, again: bool) -> nn.Module:
         case OperatorKind.ROTARY:
             return NativeRotary(operator, settings=settings)
         case OperatorKind.ATTENTION:
-            assert operator.attention is not None
-            return Core(operator.attention, factor=settings.score_factor, again=again)
+            return Core(operator, settings=settings, again=again)
         case OperatorKind.ACTIVATION:
             return Gate() if len(operator.inputs) > 1 else Activation(operator, settings=settings)
         case OperatorKind.RESIDUAL:
@@ -220,7 +224,7 @@ def _step(operator: Operator, *, settings: Settings, again: bool) -> nn.Module:
         case OperatorKind.ROUTE:
             return Route(operator, settings=settings)
         case OperatorKind.PERMUTE:
-            return NativeUnpermute() if operator.name.endswith("unpermute") else NativePermute(operator)
+            return NativeUnpermute(operator) if operator.name.endswith("unpermute") else NativePermute(operator)
         case OperatorKind.GROUPED_LINEAR:
             return Products(operator)
     raise AssertionError(operator.kind)

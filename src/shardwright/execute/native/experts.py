@@ -29,18 +29,19 @@ class Route(nn.Module):  # type: ignore[misc]
 
 
 class NativePermute(nn.Module):  # type: ignore[misc]
-    """Rows of tokens, copied to every expert that they chose."""
+    """Rows of tokens, copied to every expert that they chose, or times what it counts."""
 
     def __init__(self, operator: Operator) -> None:
         super().__init__()
         assert operator.experts is not None
-        self.experts = operator.experts.experts
+        self.experts, self.weighed = operator.experts.experts, operator.weighed
 
     def forward(self, x: torch.Tensor, probabilities: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Rows, their number by expert, and their (token, choice)."""
         order = torch.argsort(chosen.flatten(), stable=True)
         counts = torch.bincount(chosen.flatten(), minlength=self.experts)
-        return x.flatten(0, 1)[order // chosen.shape[-1]], counts, order
+        rows = x.flatten(0, 1)[order // chosen.shape[-1]]
+        return rows * probabilities.flatten()[order].unsqueeze(-1) if self.weighed else rows, counts, order
 
 
 class Products(nn.Module):  # type: ignore[misc]
@@ -62,11 +63,15 @@ class Products(nn.Module):  # type: ignore[misc]
 
 
 class NativeUnpermute(nn.Module):  # type: ignore[misc]
-    """y = sum over a token's experts of probability x row."""
+    """y = sum over a token's experts of probability x row, or of rows that were weighed before."""
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__()
+        self.weighed = operator.weighed
 
     def forward(
         self, rows: torch.Tensor, counts: torch.Tensor, order: torch.Tensor, probabilities: torch.Tensor, chosen: torch.Tensor
     ) -> tuple[torch.Tensor]:
         """(samples, positions, elements)."""
         each = rows[torch.argsort(order)].unflatten(0, chosen.shape)
-        return ((probabilities.unsqueeze(-1) * each).sum(-2),)
+        return ((each if self.weighed else probabilities.unsqueeze(-1) * each).sum(-2),)

@@ -46,6 +46,7 @@ class Attention:
                 rule="execute.selected",
             )
         query, key, value = _parts(inputs)
+        query = tempered(place, query)
         kept = tuple(tuple(v if i < 3 else hollow(v) for i, v in enumerate(values)) for values in inputs)
         if is_fused(place, (query, key, value)):
             out, normal = fused(place, (query, key, value), scale=_scale(place))
@@ -69,9 +70,11 @@ class Attention:
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         query, key, value = _parts(saved.inputs)
+        query = tempered(place, query)
         out, normal = saved.own
         if is_fused(place, (query, key, value)):
-            return _returned(saved, *fused_back(place, (query, key, value), out, normal, given(grads[0]), scale=_scale(place)))
+            dq, dk, dv = fused_back(place, (query, key, value), out, normal, given(grads[0]), scale=_scale(place))
+            return _returned(saved, tempered(place, dq), dk, dv)
         products = _by_head(place, fine(given(grads[0])) * out)
         own = yield from gathered(place, Keys(key=key, value=value, positions=_own_positions(place, key)), what="keys again")
         dq, of_own = _back(place, query, own, normal, given(grads[0]), products)
@@ -86,7 +89,7 @@ class Attention:
         if of_others is not None:
             of_own = of_own.plus((yield from passed(place, of_others, size, what="key gradients")))
         dk, dv = yield from sent_back(place, of_own, key.shape[1])
-        return _returned(saved, dq, dk, dv)
+        return _returned(saved, tempered(place, dq), dk, dv)
 
     def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`: of a sink, -p(sink) x <output, its gradient>, summed over tokens."""
@@ -109,6 +112,29 @@ def shape_of(place: OperatorShare) -> AttentionShape:
     """The shape of the place's core."""
     assert place.operator.attention is not None
     return place.operator.attention
+
+
+def growth(positions: torch.Tensor, temper: tuple[float, float]) -> torch.Tensor:
+    """What queries are multiplied with: 1 + strength ln(1 + floor((p + 1) / every)) at position p, in float64.
+
+    Args:
+        temper: (every, strength).
+
+    Worked: with (8192, 0.1) the first 8,191 queries are as they were, the next 8,192 are 1.069 times as long.
+
+    Sources: Nakanishi 2025 (arXiv 2501.19399) for a factor that grows with the logarithm of the length; this form is of Llama 4's
+    configuration class in Transformers (``attn_temperature_tuning``).
+    """
+    every, strength = temper
+    return 1.0 + strength * torch.log1p(torch.floor((positions.to(torch.float64) + 1.0) / every))
+
+
+def tempered(place: OperatorShare, query: torch.Tensor) -> torch.Tensor:
+    """Queries (samples, positions, ..), or their gradients, times their `growth`, where they grow with their position."""
+    if not place.operator.tempered:
+        return query
+    factors = growth(numbers(place.positions, like=query), place.settings.temper)
+    return query * factors.to(query.dtype).view(1, -1, *(1,) * (query.dim() - 2))
 
 
 def _scale(place: OperatorShare) -> float:

@@ -16,9 +16,9 @@ def chosen_experts(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The `topk` experts of the highest score, ties to the lower number: (their shares in the dtype of `logits`, their numbers as int64).
 
-    Scores are softmax(logits); with a ``correction`` sigmoid(logits), and the correction counts in the choice only. Where the choice is
-    limited to groups of experts, a group ranks by its best score, with a correction by the sum of its two best. Shares are the scores of
-    the chosen, made to add up to one where the settings say so, times their factor, times the experts' learned scales.
+    Scores are softmax(logits), or, as the settings say, sigmoid(logits); so with a ``correction``, which counts in the choice only. Where
+    the choice is limited to groups of experts, a group ranks by its best score, with a correction by the sum of its two best. Shares are
+    the scores of the chosen, made to add up to one where the settings say so, times their factor, times the experts' learned scales.
 
     Args:
         logits: (..., experts). own: the parameters ``correction`` and ``expert_scale`` (experts), where the operator has them.
@@ -30,7 +30,7 @@ def chosen_experts(
     rank a group is of their authors' code.
     """
     corrected = "correction" in own
-    scores = torch.sigmoid(fine(logits)) if corrected else torch.softmax(fine(logits), dim=-1)
+    scores = torch.sigmoid(fine(logits)) if corrected or settings.sigmoid_scores else torch.softmax(fine(logits), dim=-1)
     ranked = scores.detach() + own["correction"].detach() if corrected else scores.detach()
     if shape.groups:
         grouped = ranked.unflatten(-1, (shape.of_groups, -1))

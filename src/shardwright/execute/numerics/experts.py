@@ -43,28 +43,40 @@ def route(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permute:
-    """Rows of tokens, copied to every expert that they chose. Inputs: x and ``route``'s (probabilities, numbers), of the same tokens."""
+    """Rows of tokens, copied to every expert that they chose, as they are or times what it counts (`Operator.weighed`).
+
+    Inputs: x and ``route``'s (probabilities, numbers), of the same tokens.
+    """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         x, (probabilities, chosen) = inputs[0][0], inputs[1]
-        routes, rows = yield from dispatched(
-            place, chosen, lambda tokens, _: x.flatten(0, 1)[tokens], width=x.shape[-1], like=x, what="rows"
-        )
-        saved = SavedTensors(inputs=((hollow(x),), (hollow(probabilities), chosen)), own=(routes,))
+        flat, shares, weighed = x.flatten(0, 1), probabilities.flatten(0, 1), place.operator.weighed
+
+        def rows_of(tokens: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+            return flat[tokens] * shares[tokens, slots].unsqueeze(-1) if weighed else flat[tokens]
+
+        routes, rows = yield from dispatched(place, chosen, rows_of, width=x.shape[-1], like=x, what="rows")
+        kept = (x, probabilities) if weighed else (hollow(x), hollow(probabilities))
+        saved = SavedTensors(inputs=((kept[0],), (kept[1], chosen)), own=(routes,))
         return (rows.unsqueeze(0), routes), saved
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`: gradients of all copies of a token, added where it is held. Probabilities have theirs from ``unpermute``."""
-        (x,), (_, chosen) = saved.inputs
+        """See `Numerics`: gradients of all copies of a token, added where it is held. Probabilities have theirs where they count."""
+        (x,), (probabilities, chosen) = saved.inputs
         rows = given(grads[0]).squeeze(0) if grads else x.new_zeros((0, x.shape[-1]))  # nobody returns rows of experts that are not here
         came = yield from collected(place, chosen, saved.own[0], rows, what="gradients")
         dx = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-        for (tokens, _), part in came:
-            dx.view(-1, x.shape[-1]).index_add_(0, tokens, part)
-        return (dx,), returned(saved.inputs[1], {})
+        flat, shares = x.flatten(0, 1), probabilities.flatten(0, 1)
+        counts = torch.zeros_like(probabilities)
+        for (tokens, slots), part in came:
+            own = part * shares[tokens, slots].unsqueeze(-1) if place.operator.weighed else part
+            dx.view(-1, x.shape[-1]).index_add_(0, tokens, own)
+            if place.operator.weighed:
+                counts.flatten(0, 1).index_put_((tokens, slots), (part * flat[tokens]).sum(-1), accumulate=True)
+        return (dx,), returned(saved.inputs[1], {0: counts} if place.operator.weighed else {})
 
     def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
@@ -74,7 +86,10 @@ class Permute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpermute:
-    """y = sum over a token's experts of probability x row. Inputs: the experts' rows and ``route``'s values where the tokens are held."""
+    """y = sum over a token's experts of probability x row, or of rows that were weighed before.
+
+    Inputs: the experts' rows and ``route``'s values where the tokens are held.
+    """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
@@ -85,6 +100,8 @@ class Unpermute:
         for (tokens, slots), part in answers:
             each.index_put_((tokens, slots), part, accumulate=True)
         each = each.unflatten(0, chosen.shape[:2])
+        if place.operator.weighed:
+            return (each.sum(-2),), SavedTensors(inputs=((hollow(rows), routes), inputs[1]), own=(hollow(each),))
         y = (probabilities.unsqueeze(-1) * each).sum(-2)
         return (y,), SavedTensors(inputs=((hollow(rows), routes), inputs[1]), own=(each,))
 
@@ -95,12 +112,13 @@ class Unpermute:
         (_, _), (probabilities, chosen) = saved.inputs
         each = saved.own[0]
         grad = grads[0] if grads and grads[0] is not None else each.new_zeros((*each.shape[:2], each.shape[-1]))  # no tokens are held here
-        products = (saved.own[0] * grad.unsqueeze(-2)).sum(-1)
+        weighed = place.operator.weighed
+        products = torch.zeros_like(probabilities) if weighed else (saved.own[0] * grad.unsqueeze(-2)).sum(-1)
         flat, shares = grad.flatten(0, 1), probabilities.flatten(0, 1)
         _, rows = yield from dispatched(
             place,
             chosen,
-            lambda tokens, slots: flat[tokens] * shares[tokens, slots].unsqueeze(-1),
+            lambda tokens, slots: flat[tokens] if weighed else flat[tokens] * shares[tokens, slots].unsqueeze(-1),
             width=grad.shape[-1],
             like=grad,
             what="gradients",

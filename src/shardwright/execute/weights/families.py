@@ -46,6 +46,7 @@ from shardwright.execute.weights.rules import (
     plain,
     renamed,
     shared_experts,
+    side_by_side,
 )
 
 CONFIG: Final = "config.json"
@@ -147,6 +148,19 @@ FAMILIES: Final[Mapping[str, Family]] = {
         architecture: Family(name=architecture, outer=OUTER, layers={**SELF, **MLP, **POST_NORMS})
         for architecture in ("Olmo2ForCausalLM", "Olmo3ForCausalLM", "Exaone4ForCausalLM")
     },
+    "Llama4ForCausalLM": Family(
+        name="Llama4ForCausalLM",
+        outer=OUTER,
+        layers={
+            **NORMS,
+            **in_pairs(SELF),
+            **renamed(MLP, "mlp.", "feed_forward."),
+            **shared_experts("feed_forward.shared_expert"),
+            **linear("router", "feed_forward.router"),
+            **side_by_side("experts.up.weight", "feed_forward.experts.gate_up_proj"),
+            **plain(experts__down__weight="feed_forward.experts.down_proj"),
+        },
+    ),
     "GptOssForCausalLM": Family(
         name="GptOssForCausalLM",
         outer=OUTER,

@@ -96,6 +96,12 @@ def one_more(rules: Rules) -> dict[str, Rule]:
     return {name: replace(rule, add=1.0) if "norm" in name and name.endswith("weight") else rule for name, rule in rules.items()}
 
 
+def side_by_side(name: str, tensor: str) -> dict[str, Rule]:
+    """Two parameters that are one tensor, the second's elements behind the first's."""
+    both = (name, f"{name}.1")
+    return {one: Rule(tensor=tensor, beside=both) for one in both}
+
+
 def in_turns(name: str, tensor: str) -> dict[str, Rule]:
     """Two parameters whose elements stand in turns."""
     both = (name, f"{name}.1")

@@ -7,6 +7,7 @@ Every function returns operators that chain onto the name `source`, by default t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -144,11 +145,12 @@ def attention_operators(
     output_bias: bool = False,
     qk_norm: QkNorm | bool = False,
     rotary: bool = True,
+    tempered: bool = False,
     source: str = "norm1",
 ) -> tuple[Operator, ...]:
     """Grouped-query attention from the normed input to the projected output (no norm, no residual).
 
-    `qk_norm` True is a gain per element of a head (`QkNorm.HEAD`).
+    `qk_norm` True is a gain per element of a head (`QkNorm.HEAD`). `tempered`: queries grow with their position.
     """
     query, key, value, out = head_extents(shape)
     width = hidden_extent(hidden)
@@ -158,7 +160,7 @@ def attention_operators(
         operators.append(qk_norm_operator(source="qkv", shape=shape, width=kind))
     if rotary:
         operators.append(rotary_operator(inputs=(operators[-1].name,), shape=shape))
-    operators.append(core_operator("core", source=operators[-1].name, shape=shape))
+    operators.append(replace(core_operator("core", source=operators[-1].name, shape=shape), tempered=tempered))
     return (*operators, linear("proj", source="core", reads=(out,), writes=(width,), klass=OperatorClass.ATTN, bias=output_bias))
 
 

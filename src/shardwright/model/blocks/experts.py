@@ -33,14 +33,18 @@ def router_operators(
 
 
 def expert_operators(
-    *, source: str, hidden: int, ffn: int, experts: ExpertShape, gated: bool = True, bias: bool = False
+    *, source: str, hidden: int, ffn: int, experts: ExpertShape, gated: bool = True, bias: bool = False, weighed: bool = False
 ) -> tuple[Operator, ...]:
-    """``permute`` (sort tokens by expert), the experts' feed-forward and ``unpermute`` (back to token order, summed over topk)."""
+    """``permute`` (sort tokens by expert), the experts' feed-forward and ``unpermute`` (back to token order, summed over topk).
+
+    `weighed`: a token is multiplied with what an expert counts before it, not behind.
+    """
     width, klass = (hidden_extent(hidden),), OperatorClass.EXPERTS
 
     def moved(name: str, inputs: tuple[str, ...]) -> Operator:
         kind = OperatorKind.PERMUTE
-        return Operator(name=name, kind=kind, klass=klass, inputs=inputs, reads=width, writes=width, keeps=("route",), experts=experts)
+        found = Operator(name=name, kind=kind, klass=klass, inputs=inputs, reads=width, writes=width, keeps=("route",), experts=experts)
+        return replace(found, weighed=weighed)
 
     return (
         moved("permute", (source, "route")),
@@ -72,16 +76,17 @@ def moe_operators(
     router_bias: bool = False,
     correction: bool = False,
     bias: bool = False,
+    weighed: bool = False,
     source: str = "norm2",
 ) -> tuple[Operator, ...]:
     """A whole mixture-of-experts feed-forward; its last operator is ``unpermute``, or ``combine`` when there is a shared expert.
 
     Args:
         ffn: inner width of one expert. shared_ffn: inner width of all shared experts together; 0 = none.
-        shared_gate, router_bias, correction, bias: see `shared_operators`, `router_operators`, `expert_operators`.
+        shared_gate, router_bias, correction, bias, weighed: see `shared_operators`, `router_operators`, `expert_operators`.
     """
     chosen = router_operators(source=source, hidden=hidden, experts=experts, bias=router_bias, correction=correction)
-    routed = expert_operators(source=source, hidden=hidden, ffn=ffn, experts=experts, gated=gated, bias=bias)
+    routed = expert_operators(source=source, hidden=hidden, ffn=ffn, experts=experts, gated=gated, bias=bias, weighed=weighed)
     if not shared_ffn:
         return (*chosen, *routed)
     shared = shared_operators(source=source, hidden=hidden, ffn=shared_ffn, gated=gated, gate=shared_gate)

@@ -24,6 +24,8 @@ class ClassSettings:
         first_position: row of the first token's learned position. centred: norms take the mean away without a bias.
         scores_add_up: those of chosen experts do where ``norm_topk_prob`` is not written; None: not known of this class, and computed so.
         reads_norm: it reads ``norm_topk_prob``. share_factor: ``routed_scaling_factor`` where that is not written.
+        sigmoid: scores of experts are sigmoids, without a correction of their choice.
+        norms_turned: norms of queries and keys are behind their turns, and take the scale of what is turned away.
         activation: where none is written; empty: the usual one. legacy: activations that are written and others that are meant.
         embed_scaled: the embedding is multiplied by the square root of its width.
         score_width: ``query_pre_attn_scalar``, the width that scores are divided by the root of; 0: a head's.
@@ -49,6 +51,8 @@ class ClassSettings:
     scores_add_up: bool | None = None
     reads_norm: bool = True
     share_factor: float = 1.0
+    sigmoid: bool = False
+    norms_turned: bool = False
     scoring: str = ""
     activation: str = ""
     legacy: Mapping[str, str] = field(default_factory=dict)
@@ -105,6 +109,9 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     ),
     **dict.fromkeys(("GlmForCausalLM", "Glm4ForCausalLM"), _GLM),
     "Glm4MoeForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, scores_add_up=True, scoring="sigmoid"),
+    "Llama4ForCausalLM": ClassSettings(
+        eps=1e-5, rope_base=500000.0, scores_add_up=False, reads_norm=False, sigmoid=True, norms_turned=True
+    ),
     "OlmoeForCausalLM": ClassSettings(eps=1e-5, scores_add_up=False),
     "SmolLM3ForCausalLM": ClassSettings(rope_base=2e6),
     "SeedOssForCausalLM": _PLAIN,

@@ -40,19 +40,22 @@ def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
         if max(listed) >= layers:
             fields.fail(f"moe_layers names layer {max(listed)} of {layers}", hint="layers are counted from 0")
         return tuple(i in set(listed) for i in range(layers))
-    step = fields.integer("interleave_moe_layer_step", maximum=MAX_LAYERS)
+    step = fields.integer("interleave_moe_layer_step", maximum=MAX_LAYERS, default=1)
     return tuple((i + 1) % step == 0 for i in range(layers))
 
 
 def _layer(fields: Fields, rotary: bool, chunk: int, sparse: bool) -> Block:
     hidden = fields.hidden()
-    shape = grouped_shape(fields, head_dim=fields.head_dim(), window=chunk, chunked=bool(chunk))
+    shape = grouped_shape(fields, head_dim=fields.head_dim(default=128), window=chunk, chunked=bool(chunk))
     bias = fields.flag("attention_bias", default=False)
     norms = QkNorm.PLAIN if rotary and fields.flag("use_qk_norm", default=True) else False
-    attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=norms, rotary=rotary)
+    tempered = not rotary and fields.flag("attn_temperature_tuning", default=True)
+    attention = attention_operators(
+        hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=norms, rotary=rotary, tempered=tempered
+    )
     if sparse:
         ffn = fields.ffn()
-        feed_forward = moe_operators(hidden=hidden, ffn=ffn, experts=expert_shape(fields), shared_ffn=ffn)
+        feed_forward = moe_operators(hidden=hidden, ffn=ffn, experts=expert_shape(fields), shared_ffn=ffn, weighed=True)
     else:
         feed_forward = mlp_operators(hidden=hidden, ffn=fields.ffn("intermediate_size_mlp"), gated=True)
     label = ("moe" if sparse else "dense") + ("" if rotary else "_norope") + ("_chunk" if chunk else "")

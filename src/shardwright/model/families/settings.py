@@ -6,6 +6,7 @@ A field that is not written has the value of the family's configuration class in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf, sqrt
 from typing import Any, Final
 
@@ -23,8 +24,8 @@ from shardwright.model.families.positions import (
 )
 from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields, shown
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.ir.settings import ACTIVATIONS, USUAL, Settings
+from shardwright.model.ir.operator import OperatorClass, OperatorKind
+from shardwright.model.ir.settings import ACTIVATIONS, USUAL, LongRotary, Settings, YarnRotary
 
 SPELLED: Final = {
     "silu": "silu",
@@ -60,6 +61,8 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
     written = config if rope.get("rope_theta") is None else rope
     base = Fields(dict(written), source).number(*BASE, minimum=1.0, maximum=1e12, default=own.rope_base or 1.0)
     longer = longer_of({ORIGINAL: own.trained or None, **config}, source=source)
+    if own.norms_turned and _normed(model) and isinstance(longer, (YarnRotary, LongRotary)):
+        longer = replace(longer, scale=1.0)
     return Settings(
         rope_base=float(base),
         longer=longer,
@@ -78,6 +81,8 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         logits_cap=_cap(config, own) if own.reads_cap else 0.0,
         activation=_activation_of(config, model),
         shares_add_up=_add_up(config, own) is not False,
+        sigmoid_scores=own.sigmoid,
+        temper=_temper(fields, model),
         share_factor=fields.number("routed_scaling_factor", minimum=0.0, maximum=1e6, default=own.share_factor),
     )
 
@@ -107,6 +112,22 @@ def _local_base(config: Mapping[str, Any], own: ClassSettings, base: float) -> f
         return 0.0
     written = (local_rope_of(config).get("rope_theta"), config.get("rope_local_base_freq"))
     return next((found for one in written if (found := number_of(one))), own.local_base or base)
+
+
+def _temper(fields: Fields, model: Model) -> tuple[float, float]:
+    """How queries grow with their position, where some do."""
+    positions, strength = Settings().temper
+    if not any(o.tempered for b in model.blocks for o in b.operators):
+        return positions, strength
+    return (
+        fields.number("floor_scale", minimum=1e-3, maximum=1e12, default=positions),
+        fields.number("attn_scale", minimum=0.0, maximum=1e6, default=strength),
+    )
+
+
+def _normed(model: Model) -> bool:
+    """Queries and keys are normed by head."""
+    return any(o.kind is OperatorKind.NORM and o.klass is OperatorClass.ATTN for b in model.blocks for o in b.operators)
 
 
 def _scans_of(model: Model) -> bool:

@@ -132,6 +132,8 @@ class Operator:
         adapted: a product of two factors is added to its weights (see `adapters`).
         groups: NORM over equal parts of its width, each with a mean square of its own; its gain is as wide as all of them.
         local: ROTARY of a layer whose queries see a window of keys, which may turn at rates of their own.
+        tempered: ATTENTION whose queries grow with their position (`Settings.temper`).
+        weighed: PERMUTE of experts that work on a token times what they count for it, not counted behind them.
     """
 
     name: str
@@ -151,6 +153,8 @@ class Operator:
     # As a model's settings, it changes what is computed and no price: digests of problems are made of what is printed.
     groups: int = field(default=1, repr=False)
     local: bool = field(default=False, repr=False)
+    tempered: bool = field(default=False, repr=False)
+    weighed: bool = field(default=False, repr=False)
 
     @property
     def adapters(self) -> tuple[Parameter, ...]:

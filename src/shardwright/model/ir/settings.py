@@ -100,6 +100,8 @@ class Settings:
         gate_limit: of both halves of a clamped gate.
         activation: what feed-forwards compute element by element, a name of `ACTIVATIONS`; empty: the usual one (`USUAL`).
         shares_add_up: what a token's experts count is made to add up to one. share_factor: of what each of them counts.
+        sigmoid_scores: scores of experts are sigmoids, whether or not their choice is corrected.
+        temper: (positions, strength) of queries that grow with their position p: 1 + strength ln(1 + floor((p + 1) / positions)).
     """
 
     rope_base: float = 10000.0
@@ -120,6 +122,8 @@ class Settings:
     activation: str = ""
     shares_add_up: bool = True
     share_factor: float = 1.0
+    sigmoid_scores: bool = False
+    temper: tuple[float, float] = (8192.0, 0.1)
 
     def of_layers(self, *, local: bool) -> Settings:
         """Those of layers with a window (`local`), or of the others."""
