@@ -27,7 +27,7 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.rules import violations
+from shardwright.strategy.grid.rules import GridFacts, violations
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.export.titan import FullAC, TrainerConfig, stood_in
 from tests.jobs import training_job
@@ -79,9 +79,12 @@ def drawn(random: Random, model: str) -> Grid:
     )
 
 
+def facts_of(grid: Grid, model: str) -> GridFacts:
+    return grid_facts(load_model(model), devices=grid.devices, global_batch=BATCH, seq_len=LENGTH)
+
+
 def legal(grid: Grid, model: str) -> bool:
-    facts = grid_facts(load_model(model), devices=grid.devices, global_batch=BATCH, seq_len=LENGTH)
-    return not violations(grid, facts=facts, general=True)
+    return not violations(grid, facts=facts_of(grid, model), general=True)
 
 
 def said(found: TrainerConfig, folder: Path, *, layers: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardwright.export.exporter import Exporter
+from shardwright.export.megatron import MEGATRON
 from shardwright.export.torchtitan import TORCHTITAN
 
-TARGETS: Final[Mapping[str, Exporter]] = {target.name: target for target in (TORCHTITAN,)}
+TARGETS: Final[Mapping[str, Exporter]] = {target.name: target for target in (MEGATRON, TORCHTITAN)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.export.exporter import ExportFile, Given, Shortfall
+from shardwright.export.exporter import ExportFile, Given, Shortfall, another_framework
 from shardwright.job.training import OptimizerFamily
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
@@ -139,8 +139,7 @@ def _of_options(given: Given) -> Iterator[Shortfall]:
         if option != "tp_overlap":
             yield Shortfall(what=f"the option {option}={value}", instead=f"torchtitan's own {option}")
     if given.problem.runtime.framework != "torchtitan":
-        other = f"{given.problem.runtime.framework} {given.problem.runtime.version}"
-        yield Shortfall(what=f"what {other} overlaps and fuses, which the plan was made for", instead="what torchtitan does; times differ")
+        yield another_framework(given, "torchtitan")
 
 
 def _sharded(grid: Grid) -> int:

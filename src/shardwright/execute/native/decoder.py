@@ -59,18 +59,19 @@ Keyed = Mapping[str, tuple[Key, Lying]]
 
 
 class Projection(nn.Module):  # type: ignore[misc]
-    """y_i = x W_i (+ b_i): one `nn.Linear` for every extent that the operator writes."""
+    """y_i = f_i (x W_i (+ b_i)): one `nn.Linear` for every extent that the operator writes."""
 
     def __init__(self, operator: Operator) -> None:
         super().__init__()
         count = len(operator.writes)
         width = operator.parameters[0].size // operator.writes[0].size
         biased = len(operator.parameters) > count
+        self.factors = operator.factors or (1.0,) * count
         self.parts = nn.ModuleList(nn.Linear(width, e.size, bias=biased, device="meta") for e in operator.writes)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor an extent."""
-        return tuple(part(x) for part in self.parts)
+        return tuple(part(x) if f == 1.0 else part(x) * f for part, f in zip(self.parts, self.factors, strict=True))
 
 
 class NativeNorm(nn.Module):  # type: ignore[misc]

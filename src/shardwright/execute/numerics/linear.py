@@ -15,7 +15,7 @@ from shardwright.execute.transport.torch_device import OperatorShare
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """y_i = x W_i (+ b_i) for every extent written; x: the first extent of every input, side by side.
+    """y_i = f_i (x W_i (+ b_i)) for every extent written (f_i: `Operator.factors`); x: the first extent of every input, side by side.
 
     Where the contracted dim is cut, y is a part of a sum, and the device of the first part adds the bias (and has its gradient).
     Adapters A, B_i add (x A) B_i to each. Another parameter beside weights and biases (the position table of a patch
@@ -48,7 +48,7 @@ class Linear:
             own = (made, torch.zeros_like(made))
         if biases and first_part(place):
             outputs = [y + weights[name] for y, name in zip(outputs, biases, strict=True)]
-        return tuple(outputs), SavedTensors(inputs=tuple(only(values, 0) for values in inputs), own=own)
+        return tuple(scaled(place, outputs)), SavedTensors(inputs=tuple(only(values, 0) for values in inputs), own=own)
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
@@ -56,9 +56,10 @@ class Linear:
         """See `Numerics`."""
         yield from ()
         matrices, _ = names(place)
-        terms = [given(g) @ weights[name].T for g, name in zip(grads, matrices, strict=True)]
+        own = scaled(place, [given(g) for g in grads])
+        terms = [g @ weights[name].T for g, name in zip(own, matrices, strict=True)]
         for down, *ups in adapters(place):
-            cotangent = sum_of([given(g) @ weights[up].T for g, up in zip(grads, ups, strict=True)])
+            cotangent = sum_of([g @ weights[up].T for g, up in zip(own, ups, strict=True)])
             saved.own[1].copy_(cotangent)
             terms.append(cotangent @ weights[down].T)
         dx = sum_of(terms)
@@ -70,19 +71,26 @@ class Linear:
         yield from ()
         x = _joined(saved.inputs).flatten(0, 1)
         matrices, biases = names(place)
+        own = scaled(place, [given(g) for g in grads])
         frozen = {p.name for p in place.operator.parameters if not p.trainable}
-        found = {name: x.T @ given(g).flatten(0, 1) for name, g in zip(matrices, grads, strict=True) if name not in frozen}
+        found = {name: x.T @ g.flatten(0, 1) for name, g in zip(matrices, own, strict=True) if name not in frozen}
         for down, *ups in adapters(place):
             made, cotangent = (one.flatten(0, 1) for one in saved.own)
             found |= {down: x.T @ cotangent}
-            found |= {up: made.T @ given(g).flatten(0, 1) for g, up in zip(grads, ups, strict=True)}
+            found |= {up: made.T @ g.flatten(0, 1) for g, up in zip(own, ups, strict=True)}
         if biases and first_part(place):
-            found |= {name: given(g).sum((0, 1)) for name, g in zip(biases, grads, strict=True)}
+            found |= {name: g.sum((0, 1)) for name, g in zip(biases, own, strict=True)}
         return {
             p.name: found[p.name] if p.name in found else torch.zeros_like(weights[p.name])
             for p in place.operator.parameters
             if p.trainable
         }
+
+
+def scaled(place: OperatorShare, values: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What an operator writes, or the gradients of it, times its factors."""
+    factors = place.operator.factors
+    return [one if f == 1.0 else one * f for one, f in zip(values, factors, strict=True)] if factors else values
 
 
 def names(place: OperatorShare) -> tuple[list[str], list[str]]:

@@ -206,6 +206,9 @@ def gathered(device: int, bucket: Bucket, piece: torch.Tensor, *, have: int, wan
     pieces = {d: sharers.piece(d, bucket.elements, have) for d in group}
     if len(group) == 1:
         return piece
+    result = piece.new_empty(high - low)
+    each = piece.numel()
+    in_turn = [pieces[d] for d in group] == [(low + i * each, low + (i + 1) * each) for i in range(len(group))]
     came = cast(
         dict[int, torch.Tensor],
         (
@@ -217,10 +220,12 @@ def gathered(device: int, bucket: Bucket, piece: torch.Tensor, *, have: int, wan
                 kind="all_gather",
                 elements=high - low,
                 dtype=piece.dtype,
+                into=result if in_turn else None,
             )
         ),
     )
-    result = piece.new_empty(high - low)
     for d, (a, b) in pieces.items():
-        result[a - low : b - low] = piece if d == device else came[d]
+        place, part = result[a - low : b - low], piece if d == device else came[d]
+        if d == device or place.data_ptr() != part.data_ptr():
+            place.copy_(part)
     return result

@@ -22,6 +22,7 @@ def computed(model: Model, settings: Settings) -> dict[str, Any]:
                 found |= dict(_leaves(f"{block.name}.{operator.name}.{name}", getattr(operator, name)))
             found[f"{block.name}.{operator.name}.groups"] = operator.groups
             found |= {f"{block.name}.{operator.name}.{name}": True for name in ("tempered", "weighed") if getattr(operator, name)}
+            found |= {f"{block.name}.{operator.name}.factors": repr(operator.factors)} if operator.factors else {}
     return found
 
 

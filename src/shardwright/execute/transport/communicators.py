@@ -115,7 +115,9 @@ class Communicators:
         dtype = request.dtype or next((tensor.dtype for tensor in request.gives.values()), torch.get_default_dtype())
         if gathers(request, device):
             own = next(tensor for other, tensor in request.gives.items() if other != device).detach().contiguous()
-            whole = own.new_empty((len(members), *own.shape))
+            room = request.into
+            fits = room is not None and room.is_contiguous() and room.numel() == len(members) * own.numel() and room.dtype == own.dtype
+            whole = room.view(len(members), *own.shape) if room is not None and fits else own.new_empty((len(members), *own.shape))
             with self._meeting(request):
                 _ALL_GATHER(whole.view(-1), own.view(-1), group=self._group(members))
             found = dict(zip(members, whole.unbind(), strict=True))

@@ -46,6 +46,8 @@ class Exchange:
 
     Args:
         dtype: of what comes; None: that of what is given.
+        into: room for what all members give, one behind the other in the order of the group: a transport may write there, its own part
+            too, and answers with views of it.
         kind: words of `Collective`, for the trace. elements: full buffer as in `Collective`, for the trace.
     """
 
@@ -56,6 +58,7 @@ class Exchange:
     kind: str
     elements: int
     dtype: torch.dtype | None = None
+    into: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ from shardwright.execute.weights.layers import (
 )
 from shardwright.execute.weights.rules import (
     Family,
+    beneath,
     convolved,
     experts_of,
     fused,
@@ -198,6 +199,17 @@ FAMILIES: Final[Mapping[str, Family]] = {
             **linear("shared.down", "mixer.shared_experts.down_proj"),
         },
         stem="backbone.layers.{layer}.",
+    ),
+    "FalconH1ForCausalLM": Family(
+        name="FalconH1ForCausalLM",
+        outer={**OUTER, **norm("norm", "model.final_layernorm")},
+        layers={
+            **NORMS,
+            **norm("norm2", "pre_ff_layernorm"),
+            **SELF,
+            **renamed(MLP, "mlp.", "feed_forward."),
+            **beneath("ssm.", renamed({**MIXER, **fused("in_proj", "mixer.in_proj", parts=5), **convolved(3)}, "mixer.", "mamba.")),
+        },
     ),
     "Qwen3NextForCausalLM": Family(
         name="Qwen3NextForCausalLM",

@@ -118,6 +118,18 @@ def renamed(rules: Rules, stem: str, other: str) -> dict[str, Rule]:
     return {name: replace(rule, tensor=rule.tensor.replace(stem, other, 1)) for name, rule in rules.items()}
 
 
+def beneath(prefix: str, rules: Rules) -> dict[str, Rule]:
+    """The same tensors of parameters whose names begin so."""
+
+    def named(name: str) -> str:
+        return f"{prefix}{name}" if name else ""
+
+    return {
+        named(name): replace(rule, beside=tuple(map(named, rule.beside)), heads=named(rule.heads), rotary=named(rule.rotary))
+        for name, rule in rules.items()
+    }
+
+
 def in_pairs(rules: Rules) -> dict[str, Rule]:
     """Queries and keys whose turned elements stand as pairs."""
     turned = {f"qkv.{kind}{which}" for kind in ("weight", "bias") for which in ("", ".1")}

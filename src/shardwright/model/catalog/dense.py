@@ -14,22 +14,36 @@ _SAME_FORM: Final = f"{CARD}; modelling code of its own, of Llama's form (its fu
 _AIC: Final = "config.json of the model's repository, as carried by aiconfigurator-core 0.12.0; count of the weights index, from memory"
 
 
+_FINE: Final = {"rms_norm_eps": 1e-5}
+_LLAMA3: Final = {"rms_norm_eps": 1e-5, "rope_theta": 500000.0}
+
+
+def _longer(factor: float) -> dict[str, Any]:
+    """Numbers of Llama 3.1 and later: rotary positions made longer by `factor`."""
+    scaling = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    return {**_LLAMA3, "rope_scaling": {**scaling, "factor": factor}}
+
+
 def _llama(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, context: int, **more: Any) -> dict[str, Any]:
     return decoder("LlamaForCausalLM", layers, hidden, heads, kv_heads, vocab, context, intermediate_size=ffn, **more)
 
 
-def _mistral(layers: int, hidden: int, heads: int, ffn: int, vocab: int, context: int, window: int | None = None) -> dict[str, Any]:
-    config = _llama(layers, hidden, heads, 8, ffn, vocab, context, head_dim=128, sliding_window=window)
+def _mistral(
+    layers: int, hidden: int, heads: int, ffn: int, vocab: int, context: int, window: int | None = None, base: float = 1e6
+) -> dict[str, Any]:
+    config = _llama(layers, hidden, heads, 8, ffn, vocab, context, head_dim=128, sliding_window=window, rope_theta=base, **_FINE)
     return config | {"architectures": ["MistralForCausalLM"]}
 
 
 def _qwen2(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, *, tied: bool = False) -> dict[str, Any]:
-    config = _llama(layers, hidden, heads, kv_heads, ffn, vocab, 32768, tie_word_embeddings=tied, use_sliding_window=False)
+    config = _llama(layers, hidden, heads, kv_heads, ffn, vocab, 32768, tie_word_embeddings=tied, use_sliding_window=False, rope_theta=1e6)
     return config | {"architectures": ["Qwen2ForCausalLM"]}
 
 
 def _qwen3(layers: int, hidden: int, heads: int, ffn: int, *, tied: bool = False) -> dict[str, Any]:
-    config = _llama(layers, hidden, heads, 8, ffn, 151936, 40960, head_dim=128, tie_word_embeddings=tied, attention_bias=False)
+    config = _llama(
+        layers, hidden, heads, 8, ffn, 151936, 40960, head_dim=128, tie_word_embeddings=tied, attention_bias=False, rope_theta=1e6
+    )
     return config | {"architectures": ["Qwen3ForCausalLM"]}
 
 
@@ -55,29 +69,44 @@ _LLAMA: Final = (
     entry("llama-13b llama-1-13b", _llama(40, 5120, 40, 40, 13824, 32000, 2048), 13_015_864_320),
     entry("llama-30b llama-33b llama-1-33b", _llama(60, 6656, 52, 52, 17920, 32000, 2048), 32_528_943_616),
     entry("llama-65b llama-1-65b", _llama(80, 8192, 64, 64, 22016, 32000, 2048), 65_285_660_672),
-    entry("llama-2-7b llama2-7b llama-2-7b-hf", _llama(32, 4096, 32, 32, 11008, 32000, 4096), 6_738_415_616),
-    entry("llama-2-13b llama2-13b llama-2-13b-hf", _llama(40, 5120, 40, 40, 13824, 32000, 4096), 13_015_864_320),
-    entry("llama-2-70b llama2-70b llama-2-70b-hf", _llama(80, 8192, 64, 8, 28672, 32000, 4096), 68_976_648_192),
-    entry("llama-3-8b llama3-8b meta-llama-3-8b", _llama(32, 4096, 32, 8, 14336, 128256, 8192), 8_030_261_248),
-    entry("llama-3-70b llama3-70b meta-llama-3-70b", _llama(80, 8192, 64, 8, 28672, 128256, 8192), 70_553_706_496),
-    entry("llama-3.1-8b llama3.1-8b meta-llama-3.1-8b", _llama(32, 4096, 32, 8, 14336, 128256, 131072), 8_030_261_248, _AIC),
-    entry("llama-3.1-70b llama3.1-70b meta-llama-3.1-70b", _llama(80, 8192, 64, 8, 28672, 128256, 131072), 70_553_706_496, _AIC),
+    entry("llama-2-7b llama2-7b llama-2-7b-hf", _llama(32, 4096, 32, 32, 11008, 32000, 4096, **_FINE), 6_738_415_616),
+    entry("llama-2-13b llama2-13b llama-2-13b-hf", _llama(40, 5120, 40, 40, 13824, 32000, 4096, **_FINE), 13_015_864_320),
+    entry("llama-2-70b llama2-70b llama-2-70b-hf", _llama(80, 8192, 64, 8, 28672, 32000, 4096, **_FINE), 68_976_648_192),
+    entry("llama-3-8b llama3-8b meta-llama-3-8b", _llama(32, 4096, 32, 8, 14336, 128256, 8192, **_LLAMA3), 8_030_261_248),
+    entry("llama-3-70b llama3-70b meta-llama-3-70b", _llama(80, 8192, 64, 8, 28672, 128256, 8192, **_LLAMA3), 70_553_706_496),
+    entry(
+        "llama-3.1-8b llama3.1-8b meta-llama-3.1-8b", _llama(32, 4096, 32, 8, 14336, 128256, 131072, **_longer(8.0)), 8_030_261_248, _AIC
+    ),
+    entry(
+        "llama-3.1-70b llama3.1-70b meta-llama-3.1-70b",
+        _llama(80, 8192, 64, 8, 28672, 128256, 131072, **_longer(8.0)),
+        70_553_706_496,
+        _AIC,
+    ),
     entry(
         "llama-3.1-405b llama3.1-405b meta-llama-3.1-405b llama3-405b llama-3-405b",
-        _llama(126, 16384, 128, 8, 53248, 128256, 131072),
+        _llama(126, 16384, 128, 8, 53248, 128256, 131072, **_longer(8.0)),
         405_853_388_800,
         _AIC,
     ),
-    entry("llama-3.2-1b llama3.2-1b", _llama(16, 2048, 32, 8, 8192, 128256, 131072, head_dim=64, tie_word_embeddings=True), 1_235_814_400),
-    entry("llama-3.2-3b llama3.2-3b", _llama(28, 3072, 24, 8, 8192, 128256, 131072, head_dim=128, tie_word_embeddings=True), 3_212_749_824),
-    entry("llama-3.3-70b llama3.3-70b", _llama(80, 8192, 64, 8, 28672, 128256, 131072), 70_553_706_496),
+    entry(
+        "llama-3.2-1b llama3.2-1b",
+        _llama(16, 2048, 32, 8, 8192, 128256, 131072, head_dim=64, tie_word_embeddings=True, **_longer(32.0)),
+        1_235_814_400,
+    ),
+    entry(
+        "llama-3.2-3b llama3.2-3b",
+        _llama(28, 3072, 24, 8, 8192, 128256, 131072, head_dim=128, tie_word_embeddings=True, **_longer(32.0)),
+        3_212_749_824,
+    ),
+    entry("llama-3.3-70b llama3.3-70b", _llama(80, 8192, 64, 8, 28672, 128256, 131072, **_longer(8.0)), 70_553_706_496),
 )
 
 _MISTRAL: Final = (
-    entry("mistral-7b mistral-7b-v0.1", _mistral(32, 4096, 32, 14336, 32000, 32768, 4096), 7_241_732_096),
+    entry("mistral-7b mistral-7b-v0.1", _mistral(32, 4096, 32, 14336, 32000, 32768, 4096, 10000.0), 7_241_732_096),
     entry("mistral-7b-v0.3", _mistral(32, 4096, 32, 14336, 32768, 32768), 7_248_023_552),
     entry("mistral-nemo-12b mistral-nemo mistral-nemo-base-2407", _mistral(40, 5120, 32, 14336, 131072, 131072), 12_247_782_400),
-    entry("mistral-small-24b mistral-small-24b-base-2501", _mistral(40, 5120, 32, 32768, 131072, 32768), 23_572_403_200),
+    entry("mistral-small-24b mistral-small-24b-base-2501", _mistral(40, 5120, 32, 32768, 131072, 32768, base=1e8), 23_572_403_200),
     entry("mistral-large-123b mistral-large-instruct-2407", _mistral(88, 12288, 96, 28672, 32768, 131072), 122_610_069_504),
 )
 

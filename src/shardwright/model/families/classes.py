@@ -8,7 +8,14 @@ from typing import Any, Final
 
 BY_LAYER: Final = "rotary positions that differ by type of layer"
 BIASED: Final = "scores of attention are biased by distance"
-FACTORS: Final = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "logit_scale")
+FACTORS: Final = (
+    "embedding_multiplier",
+    "attention_multiplier",
+    "residual_multiplier",
+    "logits_scaling",
+    "logit_scale",
+    "lm_head_multiplier",
+)
 """Factors that a class reads or not."""
 
 
@@ -109,6 +116,7 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     ),
     **dict.fromkeys(("GlmForCausalLM", "Glm4ForCausalLM"), _GLM),
     "Glm4MoeForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, scores_add_up=True, scoring="sigmoid"),
+    "FalconH1ForCausalLM": ClassSettings(eps=1e-5, factors={"embedding_multiplier": 1.0, "lm_head_multiplier": 1.0}),
     "Llama4ForCausalLM": ClassSettings(
         eps=1e-5, rope_base=500000.0, scores_add_up=False, reads_norm=False, sigmoid=True, norms_turned=True
     ),

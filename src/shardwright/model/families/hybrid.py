@@ -95,8 +95,24 @@ def _periodic(fields: Fields, stem: str, *, layers: int) -> tuple[bool, ...]:
 
 
 def build_falcon_h1(fields: Fields) -> Model:
-    """Falcon-H1 (`FalconH1Config`: no biases but the convolution's, no gate norm): attention and Mamba-2 side by side in every layer."""
+    """Falcon-H1 (`FalconH1Config`: no biases but the convolution's, no gate norm): attention and Mamba-2 side by side in every layer.
+
+    Its multipliers are factors of what projections write: one before a projection is one behind it.
+    """
     hidden = fields.hidden()
+    ssm, mlp = multipliers(fields, "ssm_multipliers", count=5), multipliers(fields, "mlp_multipliers", count=2)
+    into, key, out, ssm_into, ssm_out = (
+        fields.number(name, minimum=-1e9, maximum=1e9, default=1.0)
+        for name in ("attention_in_multiplier", "key_multiplier", "attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier")
+    )
+    factors = {
+        "qkv": (into, into * key, into),
+        "proj": (out,),
+        "ssm.in_proj": tuple(ssm_into * one for one in ssm),
+        "ssm.out_proj": (ssm_out,),
+        "up": (mlp[0], 1.0),
+        "down": (mlp[1],),
+    }
     bias = fields.flag("attention_bias", default=False)
     shape = grouped_shape(fields, head_dim=fields.head_dim())
     attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias)
@@ -104,7 +120,19 @@ def build_falcon_h1(fields: Fields) -> Model:
     both = residual("mix", source="proj", skip="ssm.out_proj", hidden=hidden)
     feed = mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True, bias=fields.flag("mlp_bias", default=False))
     block = layer_block("layer", hidden=hidden, attention=(*attention, *mamba, both), feed_forward=feed)
+    block = replace(block, operators=tuple(replace(o, factors=factors.get(o.name, ())) for o in block.operators))
     return configured_model(fields, layers=[block] * fields.layers())
+
+
+def multipliers(fields: Fields, name: str, *, count: int) -> tuple[float, ...]:
+    """So many factors, of which none written are ones."""
+    written = fields.mapping.get(name)
+    if written is None:
+        return (1.0,) * count
+    if not isinstance(written, list | tuple) or len(written) != count:
+        fields.fail(f"{name} has to be {count} numbers", hint="one factor for each part")
+    parts = [Fields({name: one}, fields.source) for one in written]
+    return tuple(one.number(name, minimum=-1e9, maximum=1e9, default=1.0) for one in parts)
 
 
 def _expanded_mamba(fields: Fields, *, inner: str = "") -> MambaShape:

@@ -77,7 +77,9 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         norms_centred=own.centred,
         embed_factor=sqrt(fields.hidden()) if own.embed_scaled else _factor(fields, own, "embedding_multiplier"),
         residual_factor=_factor(fields, own, "residual_multiplier"),
-        logits_factor=_factor(fields, own, "logit_scale") / _factor(fields, own, "logits_scaling"),
+        logits_factor=_factor(fields, own, "logit_scale")
+        * _factor(fields, own, "lm_head_multiplier")
+        / _factor(fields, own, "logits_scaling"),
         logits_cap=_cap(config, own) if own.reads_cap else 0.0,
         activation=_activation_of(config, model),
         shares_add_up=_add_up(config, own) is not False,
@@ -122,6 +124,19 @@ def _temper(fields: Fields, model: Model) -> tuple[float, float]:
     return (
         fields.number("floor_scale", minimum=1e-3, maximum=1e12, default=positions),
         fields.number("attn_scale", minimum=0.0, maximum=1e6, default=strength),
+    )
+
+
+def _before_biases(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
+    """Factors before projections with biases, which are none of theirs; and norms before gates."""
+    if model.architecture != "FalconH1ForCausalLM":
+        return ()
+    biased = {"attention_in_multiplier": "attention_bias", "ssm_in_multiplier": "mamba_proj_bias"}
+    return (
+        *(f"{name} beside {bias}" for name, bias in biased.items() if config.get(name, 1.0) != 1.0 and config.get(bias)),
+        "norms before gates (mamba_norm_before_gate)"
+        if config.get("mamba_rms_norm") and config.get("mamba_norm_before_gate", True)
+        else "",
     )
 
 
@@ -260,6 +275,7 @@ def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tupl
         else "",
         *(f"{name} {value:g}" for name, value in others if value not in (None, 1.0)),
         *(f"{name}, which the published class does not read" for name in own.leaves_out if config.get(name)),
+        *_before_biases(config, model),
         f"swiglu_alpha {alpha:g}" if _clamped(model) and alpha not in (None, QUICK) else "",
         "queries, keys and values between bounds (clip_qkv)" if config.get("clip_qkv") else "",
         "biases by distance (alibi) that are divided by the root of a head's width"

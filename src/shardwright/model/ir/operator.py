@@ -133,6 +133,7 @@ class Operator:
         groups: NORM over equal parts of its width, each with a mean square of its own; its gain is as wide as all of them.
         local: ROTARY of a layer whose queries see a window of keys, which may turn at rates of their own.
         tempered: ATTENTION whose queries grow with their position (`Settings.temper`).
+        factors: LINEAR: what each extent that it writes is multiplied with, its bias too; () = nothing.
         weighed: PERMUTE of experts that work on a token times what they count for it, not counted behind them.
     """
 
@@ -155,6 +156,7 @@ class Operator:
     local: bool = field(default=False, repr=False)
     tempered: bool = field(default=False, repr=False)
     weighed: bool = field(default=False, repr=False)
+    factors: tuple[float, ...] = field(default=(), repr=False)
 
     @property
     def adapters(self) -> tuple[Parameter, ...]:

@@ -1,0 +1,189 @@
+"""Megatron-LM: its command-line arguments, with a script that starts them.
+
+Source of the arguments: Megatron-LM, megatron/training/arguments.py at d98e8a6 (2026-08-22) and of Megatron-Core 0.19.2; names are in both.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.dtype import Dtype
+from shardwright.export.exporter import ExportFile, Given, Shortfall, another_framework
+from shardwright.export.megatron_model import Flags, model_flags, model_shortfalls
+from shardwright.job.training import OptimizerFamily
+from shardwright.runtime.runtime import Runtime
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.facts import num_layers
+
+SCRIPT: Final = "pretrain.sh"
+ORDERS: Final = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
+"""Axes from the innermost: its own order, and that of ``--use-tp-pp-dp-mapping``; experts fold over the first three."""
+MAPPED: Final = "use-tp-pp-dp-mapping"
+SHARDED: Final = {2: "optim_grads", 3: "optim_grads_params"}
+"""``--data-parallel-sharding-strategy`` of Megatron-FSDP by stage of ZeRO."""
+
+
+@dataclass(frozen=True, slots=True)
+class Megatron:
+    """The exporter."""
+
+    name: str = "megatron"
+    version: str = "core 0.19.2"
+    summary: str = "arguments of pretrain_gpt.py, in a script that starts it"
+
+    def shortfalls(self, given: Given) -> Iterator[Shortfall]:
+        """See `Exporter`."""
+        yield from model_shortfalls(given.problem.model)
+        yield from _of_the_job(given)
+        yield from _of_the_grid(given)
+        if given.problem.runtime.framework != "Megatron-Core":
+            yield another_framework(given, "Megatron")
+
+    def files(self, given: Given) -> tuple[ExportFile, ...]:
+        """See `Exporter`."""
+        return (ExportFile(name=SCRIPT, text=_script(given)),)
+
+
+MEGATRON: Final = Megatron()
+
+
+def _of_the_job(given: Given) -> Iterator[Shortfall]:
+    job = given.problem.job
+    if job.optimizer.family is not OptimizerFamily.ADAMW:
+        yield Shortfall(what=f"the optimizer {job.optimizer.family}", instead="AdamW, which has two states an element")
+    if job.compute not in (Dtype.BF16, Dtype.FP8):
+        yield Shortfall(what=f"products in {job.compute}", instead="products in bf16", hint="--precision bf16")
+    if any(not p.trainable for b in given.problem.model.blocks for o in b.operators if o.name != "route" for p in o.parameters):
+        yield Shortfall(what="frozen parameters or adapters", hint="train all of the model")
+
+
+def _of_the_grid(given: Given) -> Iterator[Shortfall]:
+    grid = given.grid
+    if given.table is not None or (grid.pp > 1 and grid.schedule not in ("1f1b", "interleaved-1f1b")):
+        name = "an order of its own" if given.table is not None else f"the schedule {grid.schedule}"
+        yield Shortfall(what=name, hint="1f1b or interleaved-1f1b")
+    if _mapping(grid) is None:
+        yield Shortfall(what=f"ranks in the order {'-'.join(grid.order)}", hint=f"{' or '.join('-'.join(order) for order in ORDERS)}")
+    if grid.zero in SHARDED and grid.pp > 1:
+        yield Shortfall(what=f"zero{grid.zero} with pp {grid.pp}: Megatron-FSDP runs without a pipeline", hint="zero1, or pp 1")
+    if grid.host:
+        yield Shortfall(what=f"activations of {grid.host} layers a chunk on the host", hint="host=0")
+    if grid.slices > 1:
+        yield Shortfall(what=f"{grid.slices} slices of a sequence", hint="whole sequences")
+
+
+def _mapping(grid: Grid) -> str | None:
+    """The flag of the order of ranks; empty = its own order, None = it has no such order."""
+    own = tuple(axis for axis in grid.order if axis != "ep" and getattr(grid, axis) > 1)
+    for order, flag in zip(ORDERS, ("", MAPPED), strict=True):
+        if own == tuple(axis for axis in order if axis in own):
+            return flag
+    return None
+
+
+def grid_flags(given: Given) -> Flags:
+    """The arguments of the strategy."""
+    grid, job = given.grid, given.problem.job
+    flags: Flags = [
+        ("tensor-model-parallel-size", str(grid.tp)),
+        ("pipeline-model-parallel-size", str(grid.pp)),
+        ("context-parallel-size", str(grid.cp)),
+        ("micro-batch-size", str(grid.microbatch)),
+        ("global-batch-size", str(job.global_batch)),
+    ]
+    if grid.sp:
+        flags.append(("sequence-parallel", ""))
+    if grid.ep * grid.etp > 1 or any(name == "num-experts" for name, _ in model_flags(given.problem.model, length=1)):
+        flags += [("expert-model-parallel-size", str(grid.ep)), ("expert-tensor-parallel-size", str(grid.etp))]
+    if grid.cp > 1:
+        flags += _contexts(grid)
+    if grid.pp > 1:
+        flags += _stages(given)
+    if _mapping(grid):
+        flags.append((MAPPED, ""))
+    return [*flags, *_states(grid), *_recomputed(grid)]
+
+
+def _contexts(grid: Grid) -> Flags:
+    ring = "allgather" if grid.gather else "p2p"
+    if grid.ulysses == 1:
+        return [("cp-comm-type", ring)]
+    if grid.ring == 1:
+        return [("cp-comm-type", "a2a")]
+    return [("cp-comm-type", "a2a+p2p"), ("hierarchical-context-parallel-sizes", f"{grid.ulysses} {grid.ring}")]
+
+
+def _stages(given: Given) -> Flags:
+    grid, layers = given.grid, num_layers(given.problem.model)
+    if layers % (grid.pp * grid.vpp) == 0 and given.chunks == (layers // (grid.pp * grid.vpp),) * (grid.pp * grid.vpp):
+        return [("num-virtual-stages-per-pipeline-rank", str(grid.vpp))] if grid.vpp > 1 else []
+    stages = ["t" * count for count in given.chunks]
+    stages[0], stages[-1] = f"E{stages[0]}", f"{stages[-1]}L"
+    return [("pipeline-model-parallel-layout", "|".join(stages))]
+
+
+def _states(grid: Grid) -> Flags:
+    """Of ZeRO, hybrid sharding and states on the host."""
+    flags: Flags = []
+    if grid.zero in SHARDED:
+        flags += [("use-megatron-fsdp", ""), ("data-parallel-sharding-strategy", SHARDED[grid.zero])]
+    if grid.zero:
+        flags.append(("use-distributed-optimizer", ""))
+    if grid.zero and grid.shard and grid.shard < grid.dp * grid.cp:
+        flags.append(("num-distributed-optimizer-instances", str(grid.dp * grid.cp // grid.shard)))
+    if grid.offload:
+        flags += [("optimizer-cpu-offload", ""), ("optimizer-offload-fraction", f"{grid.offload / 100:g}")]
+    return flags
+
+
+def _recomputed(grid: Grid) -> Flags:
+    if grid.recompute is Recompute.SELECTIVE:
+        return [("recompute-granularity", "selective")]
+    if grid.recompute is Recompute.NONE:
+        return []
+    method = ("block", grid.recompute_layers) if grid.recompute_layers else ("uniform", 1)
+    return [("recompute-granularity", "full"), ("recompute-method", method[0]), ("recompute-num-layers", str(method[1]))]
+
+
+def option_flags(runtime: Runtime, grid: Grid) -> Flags:
+    """The arguments of the options of a strategy, where the runtime is a Megatron."""
+    if runtime.framework != "Megatron-Core":
+        return []
+    chosen = {**dict(runtime.own), **dict(runtime.options), **dict(grid.options)}
+    words = [word for offer in runtime.offers if chosen.get(offer.option) == offer.value for word in shlex.split(offer.flag)]
+    flags: Flags = []
+    for word in words:
+        if word.startswith("--"):
+            flags.append((word.removeprefix("--"), ""))
+        else:
+            flags[-1] = (flags[-1][0], f"{flags[-1][1]} {word}".strip())
+    return flags
+
+
+def arguments(given: Given) -> Flags:
+    """Every argument, each once, in the order of the page: model, strategy, numbers, options."""
+    numbers: Flags = [("bf16", ""), *([("fp8-format", "hybrid")] if given.problem.job.compute is Dtype.FP8 else [])]
+    own = model_flags(given.problem.model, length=given.problem.job.sequence_length)
+    found = [*own, *grid_flags(given), *numbers, *option_flags(given.problem.runtime, given.grid)]
+    return list(dict(found).items())
+
+
+def _script(given: Given) -> str:
+    lines = [f"    --{name} {' '.join(map(shlex.quote, value.split()))}".rstrip() for name, value in arguments(given)]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"# {given.problem.model.name} on {given.cluster}: {given.name}. Made by Shardwright for Megatron-LM ({MEGATRON.version}).",
+            "# Data, tokenizer, learning rate and checkpoints are no part of a plan: give them as further arguments.",
+            "set -euo pipefail",
+            "export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}",
+            "ARGUMENTS=(",
+            *lines,
+            ")",
+            'exec torchrun --nnodes "${NODES:?}" --nproc-per-node "${GPUS:?}" ${RENDEZVOUS:-} pretrain_gpt.py "${ARGUMENTS[@]}" "$@"',
+            "",
+        ]
+    )
