@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
@@ -209,3 +213,40 @@ def test_what_they_cannot_say_is_named(text: str, model: str, what: str, tmp_pat
     with pytest.raises(StrategyError, match=r"\[export\.refused\]") as error:
         export_plan(stored(parse_grid(text), model=model, runtime="megatron-core"), target="megatron", allow_lossy=True)
     assert what in str(error.value)
+
+
+def installed() -> bool:
+    """Megatron-LM, and not its core alone."""
+    found = find_spec("megatron")
+    places = found.submodule_search_locations if found is not None else None
+    return any((Path(place) / "training" / "arguments.py").is_file() for place in places or ())
+
+
+@pytest.mark.skipif(not installed(), reason="Megatron-LM is not installed")
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("tp2 sp dp4 zero1", "llama-3.1-8b"),
+        ("tp2 sp pp4 dp2 zero1 recompute=full", "llama-3.1-8b"),
+        ("pp4 layers=7,9,9,7 dp2 zero1", "llama-3.1-8b"),
+        ("tp2 sp pp2 vpp2 dp2 zero1 schedule=interleaved-1f1b", "llama-3.1-8b"),
+        ("tp2 sp cp2 dp2 zero1", "llama-3.1-8b"),
+        ("cp4 ulysses2 dp2 zero1", "llama-3.1-8b"),
+        ("dp8 zero3", "llama-3.1-8b"),
+        ("dp8 ep4 zero1", "qwen3-30b-a3b"),
+        ("tp2 sp dp8 ep8 zero1", "deepseek-v3-no-mtp"),
+        ("tp2 sp dp4 zero1 recompute=selective", "qwen2.5-7b"),
+        ("dp8 ep8 zero1 offload=50", "mixtral-8x7b"),
+    ],
+)
+def test_its_own_parser_takes_it(text: str, model: str, tmp_path: Path) -> None:
+    grid = parse_grid(text)
+    words = [word for name, value in said(grid, model, tmp_path, allow_lossy=True).items() for word in (f"--{name}", *value.split())]
+    exported = re.findall(r"^export (\w+)=\$\{\w+:-(\w+)\}$", (tmp_path / SCRIPT).read_text(), flags=re.MULTILINE)
+    asked = {"devices": grid.devices, "words": words, "environment": dict(exported)}
+    program = [sys.executable, str(Path(__file__).with_name("megatron_parser.py"))]
+    done = subprocess.run(program, input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-600:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    layers = num_layers(load_model(model))
+    assert found == {"tp": grid.tp, "pp": grid.pp, "cp": grid.cp, "ep": grid.ep, "dp": grid.dp, "layers": layers}

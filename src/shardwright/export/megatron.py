@@ -129,13 +129,17 @@ def _states(grid: Grid) -> Flags:
     """Of ZeRO, hybrid sharding and states on the host."""
     flags: Flags = []
     if grid.zero in SHARDED:
-        flags += [("use-megatron-fsdp", ""), ("data-parallel-sharding-strategy", SHARDED[grid.zero])]
+        flags += [("use-megatron-fsdp", ""), ("data-parallel-sharding-strategy", SHARDED[grid.zero]), ("ckpt-format", "fsdp_dtensor")]
     if grid.zero:
         flags.append(("use-distributed-optimizer", ""))
     if grid.zero and grid.shard and grid.shard < grid.dp * grid.cp:
         flags.append(("num-distributed-optimizer-instances", str(grid.dp * grid.cp // grid.shard)))
     if grid.offload:
-        flags += [("optimizer-cpu-offload", ""), ("optimizer-offload-fraction", f"{grid.offload / 100:g}")]
+        flags += [
+            ("optimizer-cpu-offload", ""),
+            ("use-precision-aware-optimizer", ""),
+            ("optimizer-offload-fraction", f"{grid.offload / 100:g}"),
+        ]
     return flags
 
 
@@ -153,6 +157,9 @@ def option_flags(runtime: Runtime, grid: Grid) -> Flags:
     if runtime.framework != "Megatron-Core":
         return []
     chosen = {**dict(runtime.own), **dict(runtime.options), **dict(grid.options)}
+    # Its arguments are refused where what they overlap is not there.
+    if not (grid.tp > 1 and grid.sp):
+        chosen.pop("tp_overlap", None)
     words = [word for offer in runtime.offers if chosen.get(offer.option) == offer.value for word in shlex.split(offer.flag)]
     flags: Flags = []
     for word in words:
@@ -179,7 +186,8 @@ def _script(given: Given) -> str:
             f"# {given.problem.model.name} on {given.cluster}: {given.name}. Made by Shardwright for Megatron-LM ({MEGATRON.version}).",
             "# Data, tokenizer, learning rate and checkpoints are no part of a plan: give them as further arguments.",
             "set -euo pipefail",
-            "export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}",
+            # Before Blackwell its overlaps need one hardware queue; Megatron-FSDP's need several.
+            *([] if given.grid.zero in SHARDED else ["export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}"]),
             "ARGUMENTS=(",
             *lines,
             ")",

@@ -32,6 +32,7 @@ def _qwen3(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, expert
         151936,
         context,
         head_dim=128,
+        rope_theta=1e6,
         intermediate_size=ffn,
         moe_intermediate_size=expert_ffn,
         num_experts=experts,
