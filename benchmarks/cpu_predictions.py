@@ -1,6 +1,7 @@
 """Predicted and measured steps of twelve plans on the processor at hand: `python -m benchmarks.cpu_predictions`, with nothing beside.
 
-Of the measured steps the fastest counts: what else a shared machine does makes others slower. The machine is calibrated, each plan is predicted for that profile and run by the interpreter over gloo's collectives, two ranks each.
+Of the measured steps the fastest counts: what else a shared machine does makes others slower. The machine is calibrated,
+each plan is predicted for that profile and run by the interpreter over gloo's collectives, two ranks each.
 """
 
 from __future__ import annotations
@@ -68,9 +69,7 @@ def main() -> None:
         (folder / "text").write_text(TEXT)
         run(folder, "tokenise", "text", "-o", "tokens.npy")
         run(folder, "calibrate", "--device", "cpu", "--ranks", "2", "-o", "here.json")
-        write(
-            "| plan | predicted s | fastest step s | error | median s | predicted MiB | measured MiB | error |\n|---|---|---|---|---|---|---|---|"
-        )
+        write("| plan | predicted s | fastest step s | error | median s | predicted MiB | measured MiB | error |\n" + "|---" * 8 + "|")
         for strategy in PLANS:
             found[strategy] = predicted, seconds, middle, planned, held = measured(folder, strategy)
             memory = f"{planned / 2**20:.0f} | {held / 2**20:.0f} | {planned / held - 1:+.1%}"
