@@ -46,6 +46,16 @@ def learned_positions() -> Model:
     return model_from_config({**sizes, "architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"}, name="positions")
 
 
+def latent() -> Model:
+    """Latent attention, and experts in groups behind a dense layer."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "vocab_size": 64, "num_hidden_layers": 2}
+    heads = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
+    experts = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1, "first_k_dense_replace": 1}
+    routing = {"n_group": 4, "topk_group": 2, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "num_nextn_predict_layers": 0}
+    config = {"architectures": ["DeepseekV3ForCausalLM"], **sizes, **heads, **experts, **routing, "rms_norm_eps": 1e-6}
+    return model_from_config({**config, "max_position_embeddings": 64}, name="latent")
+
+
 def turned() -> Model:
     """A share of each head is turned, every pair slower by a factor of its own."""
     longer = {"type": "longrope", "short_factor": [1.0, 1.5, 2.0, 4.0], "long_factor": [2.0, 3.0, 4.0, 8.0]}
@@ -140,6 +150,7 @@ CASES: dict[str, Case] = {
     "experts under zb-h1": Case(grid=Grid(pp=2, dp=2, schedule="zb-h1"), whole=SPARSE),
     "spared under zero-3": Case(grid=Grid(dp=4, zero=3), whole=learned_positions, rule=SPARING),
     "tied": Case(grid=Grid(dp=4, zero=3), whole=tied),
+    "latent attention, zero-3 under 1f1b": Case(grid=Grid(pp=2, dp=2, zero=3), whole=latent),
     "tied under 1f1b": Case(grid=Grid(pp=2, dp=2, zero=3), whole=tied),
     "tied, tp2 under gpipe": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=4, schedule="gpipe"), whole=tied),
     "tied under zb-v": Case(grid=_TWO_CHUNKS(dp=2, schedule="zb-v"), whole=partial(tied, layers=4)),

@@ -52,8 +52,10 @@ FAMILIES = (
     "llama-4-scout-text",
     "llama-4-maverick-text",
     "minimax-m2.5",
+    "deepseek-v2",
+    "deepseek-v3-no-mtp",
 )
-OTHERS = ("gemma-2-2b", "bloom-7b1", "deepseek-v2", "gpt-oss-20b", "mamba-codestral-7b", "glm-4.5", "mimo-7b", "bert-base", "t5-11b")
+OTHERS = ("gemma-2-2b", "bloom-7b1", "gpt-oss-20b", "mamba-codestral-7b", "glm-4.5", "mimo-7b", "bert-base", "t5-11b")
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "vocab_size": 20, "num_hidden_layers": 1}
 NORMED_WIDE = {**SIZES, "architectures": ["Olmo2ForCausalLM"], "rms_norm_eps": 1e-5, "max_position_embeddings": 32}
 JOB = training_job(seq_len=16, global_batch=8)

@@ -14,6 +14,7 @@ from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
 from shardwright.execute.native.experts import NativePermute, NativeUnpermute, Products, Route
 from shardwright.execute.numerics.attention import growth, visible
 from shardwright.execute.numerics.curves import clamped_gate, curve, curve_of
+from shardwright.execute.numerics.rotary import joined_keys
 from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned_pairs
 from shardwright.execute.numerics.turns import turned as turned_heads
 from shardwright.execute.shares.parameters import Key, origin
@@ -100,19 +101,30 @@ class NativeNorm(nn.Module):  # type: ignore[misc]
 
 
 class NativeRotary(nn.Module):  # type: ignore[misc]
-    """Queries and keys, or a share of each head, turned by their positions (`numerics.turns`); values pass through (arXiv 2104.09864)."""
+    """Queries and keys, or a share of each head, turned by their positions (`numerics.turns`); values pass through (arXiv 2104.09864).
+
+    Of latent attention the last elements of a query head are turned, and every key head is joined with a part that all share.
+    """
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
         self.width, self.settings = operator.reads[0].quantum, settings.of_layers(local=operator.local)
 
-    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """One tensor an extent."""
-        length = query.shape[1]
-        rates = rotary_rates(self.settings, turned_pairs(self.settings, self.width), length=length, on=query.device)
-        positions = torch.arange(length, device=query.device)
-        cos, sin = cosines(positions, rates, scale=rotary_scale(self.settings), dtype=query.dtype)
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *latent: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """One tensor an extent. latent: what keys and values were made of, and the part of keys that is turned."""
+        if latent:
+            shared = latent[1]
+            rope = shared.shape[-1]
+            cos, sin = self._turns(query, rope // 2)
+            key = joined_keys(key, turned_heads(shared, cos, sin, width=rope), head=self.width)
+            return turned_heads(query, cos, sin, width=self.width, start=self.width - rope), key, value
+        cos, sin = self._turns(query, turned_pairs(self.settings, self.width))
         return turned_heads(query, cos, sin, width=self.width), turned_heads(key, cos, sin, width=self.width), value
+
+    def _turns(self, like: torch.Tensor, pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rates = rotary_rates(self.settings, pairs, length=like.shape[1], on=like.device)
+        positions = torch.arange(like.shape[1], device=like.device)
+        return cosines(positions, rates, scale=rotary_scale(self.settings), dtype=like.dtype)
 
 
 class Core(nn.Module):  # type: ignore[misc]

@@ -110,11 +110,15 @@ _KINDS = frozenset(
 )
 
 
+SEVERAL = (OperatorKind.RESIDUAL, OperatorKind.PERMUTE, OperatorKind.ROTARY)
+"""Kinds that read several tensors: sums, experts, and positions of latent attention."""
+
+
 def _unknown(operator: Operator, *, tp: int) -> str:
     """Why `decoder` has no module for an operator; empty if it has."""
     shape = operator.attention
     gate = operator.kind is OperatorKind.ACTIVATION and operator.klass is OperatorClass.SHARED and not operator.gated
-    many = len(operator.inputs) > 1 and operator.kind not in (OperatorKind.RESIDUAL, OperatorKind.PERMUTE) and not gate
+    many = len(operator.inputs) > 1 and operator.kind not in SEVERAL and not gate
     if operator.kind not in _KINDS or many or (operator.kind is OperatorKind.PERMUTE and operator.experts is None):
         return f"({operator.kind}) has no plain PyTorch module here"
     if operator.adapted:
