@@ -149,6 +149,7 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "trace": ("trace", "joint.json"),
     "run": ("run", "alone.json", "--data", "some.npy", "--steps", "2"),
     "weights": ("weights", "kept", "--config", "config.json", "-o", "published"),
+    "export": ("export", "alone.json", "--to", "torchtitan", "-o", "exported", "--allow-lossy"),
     "validate": ("validate", "table.csv"),
     "serve-simulate": (
         "serve-simulate",

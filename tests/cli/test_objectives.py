@@ -27,7 +27,7 @@ def document_of(path: Path, *flags: str, cluster: str = CLUSTER) -> dict[str, An
     "flags",
     [
         ["--objective", "cost"],
-        ["--objective", "energy"],
+        pytest.param(["--objective", "energy"], marks=pytest.mark.proof),
         ["--objective", "pareto"],
         pytest.param(["--budget", "3"], marks=pytest.mark.proof),
         pytest.param(["--objective", "cost", "--budget", "3", "--pin", "tp=1"], marks=pytest.mark.proof),

@@ -25,7 +25,7 @@ def asked(folder: Path, cluster: str, *flags: str) -> list[str]:
     return ["plan", "examples/tiny.json", cluster, *JOB, "--scenarios", str(folder / "states.yaml"), *flags]
 
 
-@pytest.mark.parametrize("cluster", [UNIFORM, MIXED])
+@pytest.mark.parametrize("cluster", [pytest.param(UNIFORM, marks=pytest.mark.proof), MIXED])
 @in_both
 @pytest.mark.parametrize("tail", [pytest.param("0", marks=pytest.mark.proof), "0.8", pytest.param("1", marks=pytest.mark.proof)])
 def test_answers_are_made_again(cluster: str, tail: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

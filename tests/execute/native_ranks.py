@@ -50,7 +50,13 @@ def latent() -> Model:
     """Latent attention, and experts in groups behind a dense layer."""
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "vocab_size": 64, "num_hidden_layers": 2}
     heads = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
-    experts = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1, "first_k_dense_replace": 1}
+    experts = {
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+    }
     routing = {"n_group": 4, "topk_group": 2, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "num_nextn_predict_layers": 0}
     config = {"architectures": ["DeepseekV3ForCausalLM"], **sizes, **heads, **experts, **routing, "rms_norm_eps": 1e-6}
     return model_from_config({**config, "max_position_embeddings": 64}, name="latent")

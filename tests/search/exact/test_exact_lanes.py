@@ -79,7 +79,7 @@ def equals_brute_force(instance: LanesInstance, number: int, capsys: pytest.Capt
 def test_bounds_of_shapes_are_below_the_paths_of_all_orders_and_those_below_the_steps() -> None:
     """Random shapes of random deals; with states sharded over all lanes too."""
     looked = 0
-    for number in numbers(2, 30):
+    for number in numbers(4, 30):
         instance = draw_lanes(number)
         shards = (Shards(optimizer=ALL),) if number % 2 else ()
         problem, space, generator = instance.problem, replace(instance.space, shards=shards), random_of(number)

@@ -80,7 +80,9 @@ def every_plan(market: Market, batch: int) -> list[MixedPlan]:
 
 
 @in_both
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.proof] if kind in ("experts", "first dense") else []) for kind in KINDS]
+)
 @pytest.mark.parametrize(
     "cluster", ["a100-sxm-40gb:1+v100-sxm-16gb:2", pytest.param("a100-sxm-40gb:2+v100-sxm-16gb:1", marks=pytest.mark.proof)]
 )

@@ -7,7 +7,6 @@ Every function returns operators that chain onto the name `source`, by default t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -120,8 +119,11 @@ def rotary_operator(*, inputs: tuple[str, ...], shape: AttentionShape) -> Operat
     )
 
 
-def core_operator(name: str, *, source: str, shape: AttentionShape) -> Operator:
-    """softmax(Q K^T) V of all heads, with a learned sink per query head when the shape has them."""
+def core_operator(name: str, *, source: str, shape: AttentionShape, tempered: bool = False) -> Operator:
+    """softmax(Q K^T) V of all heads, with a learned sink per query head when the shape has them.
+
+    `tempered`: queries grow with their position.
+    """
     query, key, value, out = head_extents(shape)
     sinks = (Parameter(name=f"{name}.sinks", extents=(Extent(dim=Dim.HEADS, size=shape.heads),)),) if shape.sinks else ()
     return Operator(
@@ -134,6 +136,7 @@ def core_operator(name: str, *, source: str, shape: AttentionShape) -> Operator:
         parameters=sinks,
         keeps=(source, name),
         attention=shape,
+        tempered=tempered,
     )
 
 
@@ -160,7 +163,7 @@ def attention_operators(
         operators.append(qk_norm_operator(source="qkv", shape=shape, width=kind))
     if rotary:
         operators.append(rotary_operator(inputs=(operators[-1].name,), shape=shape))
-    operators.append(replace(core_operator("core", source=operators[-1].name, shape=shape), tempered=tempered))
+    operators.append(core_operator("core", source=operators[-1].name, shape=shape, tempered=tempered))
     return (*operators, linear("proj", source="core", reads=(out,), writes=(width,), klass=OperatorClass.ATTN, bias=output_bias))
 
 

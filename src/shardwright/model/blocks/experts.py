@@ -43,8 +43,17 @@ def expert_operators(
 
     def moved(name: str, inputs: tuple[str, ...]) -> Operator:
         kind = OperatorKind.PERMUTE
-        found = Operator(name=name, kind=kind, klass=klass, inputs=inputs, reads=width, writes=width, keeps=("route",), experts=experts)
-        return replace(found, weighed=weighed)
+        return Operator(
+            name=name,
+            kind=kind,
+            klass=klass,
+            inputs=inputs,
+            reads=width,
+            writes=width,
+            keeps=("route",),
+            experts=experts,
+            weighed=weighed,
+        )
 
     return (
         moved("permute", (source, "route")),

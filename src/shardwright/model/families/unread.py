@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -48,6 +47,9 @@ INERT: Final = {
 _PATTERNS: Final = tuple(pattern for names in INERT.values() for pattern in names.split())
 _EXACT: Final = frozenset(p for p in _PATTERNS if "*" not in p)
 _WILD: Final = tuple(p for p in _PATTERNS if "*" in p)
+_WITHIN: Final = tuple(name.strip("*") for name in _WILD if name[0] == name[-1] == "*")
+_BEGIN: Final = tuple(name[:-1] for name in _WILD if name[0] != "*")
+_END: Final = tuple(name[1:] for name in _WILD if name[-1] != "*")
 NEAR: Final = 0.9
 """Least likeness (`difflib`) of a misspelt name to the one that is meant: one letter more, less or other in ten or so."""
 
@@ -76,7 +78,7 @@ def _says_nothing(value: object) -> bool:
 def is_inert(name: str) -> bool:
     """Whether a field's name says that its value changes neither sizes nor work."""
     last = name.rpartition(".")[2]
-    return last in _EXACT or any(fnmatchcase(last, pattern) for pattern in _WILD)
+    return last in _EXACT or last.startswith(_BEGIN) or last.endswith(_END) or any(part in last for part in _WITHIN)
 
 
 def _refuse(fields: Fields, name: str, value: Any, *, known: set[str]) -> None:
