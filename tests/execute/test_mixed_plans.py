@@ -79,7 +79,7 @@ def test_they_have_several_lanes_and_unlike_pipelines() -> None:
 
 
 @in_both
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.proof] if i % 2 else []) for i, kind in enumerate(KINDS)])
 @pytest.mark.parametrize("seed", numbers(1, 40))
 def test_any_plan_of_the_space_trains_as_the_unsplit_model(seed: int, kind: str) -> None:
     """Up to two lanes of random pipelines, whose meshes, cuts and shares differ between and within lanes."""

@@ -62,6 +62,7 @@ def test_joint(workers: int, method: str, alone: str, monkeypatch: pytest.Monkey
     assert counts["simulated"] > 0
 
 
+@pytest.mark.proof
 def test_a_joint_search_that_is_stopped_is_the_same_too(alone: str) -> None:
     """Looks at the clock stand between rounds, so their numbers mean the same."""
     stopped = joint(SERIAL, 1, stop_at=(0, 5))
@@ -103,6 +104,7 @@ def test_frames_compositions_and_simulations_of_a_mixed_search(asked: Request, m
     assert certificate(whole)["simulated"] > AT_ONCE
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("asked", REQUESTS)
 def test_a_mixed_search_that_is_stopped_is_the_same_too(asked: Request) -> None:
     """In the look for plans, and in the proof."""

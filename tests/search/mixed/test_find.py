@@ -249,6 +249,7 @@ def test_counts_add_up_and_the_best_part_alone_is_no_faster(answer: tuple[Proble
     assert c.lower_bound_s <= c.best_s
 
 
+@pytest.mark.proof
 def test_the_same_search_finds_the_same(answer: tuple[Problem, MixedAnswer]) -> None:
     problem, found = answer
     assert find_mixed(problem) == found
