@@ -22,7 +22,7 @@ from shardwright.strategy.grid.chunks import chunk_layers
 from shardwright.strategy.grid.facts import num_layers
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
-from tests.export.test_torchtitan import facts_of, legal, stored
+from tests.export.plans import facts_of, legal, stored
 from tests.tiers import in_both, numbers
 
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3-no-mtp")

@@ -18,36 +18,17 @@ from shardwright.api.stored import Stored
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError
 from shardwright.export.torchtitan import FLAVORS, FUNCTION, MODULE, ORDER, SCHEDULES
-from shardwright.hardware.expression import parse_cluster
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.orders.rows import action_rows
-from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
 from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.expand import plan_of
-from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.rules import GridFacts, violations
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
+from tests.export.plans import BATCH, LENGTH, legal, stored
 from tests.export.titan import FullAC, TrainerConfig, stood_in
-from tests.jobs import training_job
 from tests.schedules.csv_reader import parse_action
 from tests.tiers import in_both, numbers
 
-BATCH, LENGTH = 64, 8192
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "llama-3.1-70b")
-
-
-def stored(grid: Grid, *, model: str = "llama-3.1-8b", runtime: str = "torchtitan") -> Stored:
-    cluster = f"h100-sxm:{grid.devices}"
-    problem = Problem(
-        model=load_model(model),
-        cluster=parse_cluster(cluster),
-        job=training_job(seq_len=LENGTH, global_batch=BATCH),
-        runtime=load_runtime(runtime),
-    )
-    plan = plan_of(grid, model=problem.model, global_batch=BATCH)
-    return Stored(name=print_grid(grid), problem=problem, plan=plan, grid=grid, cluster=cluster, step_time_s=1.0)
 
 
 def configured(one: Stored, folder: Path, *, allow_lossy: bool = False) -> TrainerConfig:
@@ -77,14 +58,6 @@ def drawn(random: Random, model: str) -> Grid:
         recompute=random.choice((Recompute.NONE, Recompute.FULL)),
         schedule=schedule,
     )
-
-
-def facts_of(grid: Grid, model: str) -> GridFacts:
-    return grid_facts(load_model(model), devices=grid.devices, global_batch=BATCH, seq_len=LENGTH)
-
-
-def legal(grid: Grid, model: str) -> bool:
-    return not violations(grid, facts=facts_of(grid, model), general=True)
 
 
 def said(found: TrainerConfig, folder: Path, *, layers: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import queue
 import tempfile
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardwright.calibrate.collective_rank import run_rank
+from shardwright.calibrate.processes import context
 from shardwright.errors import DataError
 from shardwright.units import KIB
 
@@ -65,16 +65,12 @@ def measure_collectives(
     Raises:
         DataError: a rank died, failed, or said nothing for `timeout_s`; the other ranks are ended.
     """
-    # Forked from a process of their own that has loaded PyTorch, once for all; where there is none, each loads it.
-    forks = "forkserver" in multiprocessing.get_all_start_methods()
-    context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
-    if forks:
-        context.set_forkserver_preload([run_rank.__module__])
-    messages: Any = context.Queue()
+    made = context()
+    messages: Any = made.Queue()
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "ranks")
         ranks: list[BaseProcess] = [
-            context.Process(
+            made.Process(
                 target=target,
                 args=(rank, num_devices, device, meeting, kinds, sizes, repetitions, timeout_s, threads, messages),
                 daemon=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
@@ -10,6 +9,7 @@ from queue import Empty
 from time import monotonic
 from typing import Any, TypeVar
 
+from shardwright.calibrate.processes import context
 from shardwright.errors import DataError
 
 T = TypeVar("T")
@@ -29,12 +29,9 @@ def together(work: Callable[[], T], *, here: Callable[[], T], others: int, threa
     """
     if not others:
         return [here()]
-    forks = "forkserver" in multiprocessing.get_all_start_methods()
-    context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
-    if forks:
-        context.set_forkserver_preload(["shardwright.calibrate.collective_rank"])
-    ready, found = context.Semaphore(0), context.Queue()
-    processes: list[BaseProcess] = [context.Process(target=_beside, args=(work, threads, ready, found), daemon=True) for _ in range(others)]
+    made = context()
+    ready, found = made.Semaphore(0), made.Queue()
+    processes: list[BaseProcess] = [made.Process(target=_beside, args=(work, threads, ready, found), daemon=True) for _ in range(others)]
     try:
         for process in processes:
             process.start()

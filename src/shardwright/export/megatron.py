@@ -14,6 +14,7 @@ from shardwright.dtype import Dtype
 from shardwright.export.exporter import ExportFile, Given, Shortfall, another_framework
 from shardwright.export.megatron_model import Flags, model_flags, model_shortfalls
 from shardwright.job.training import OptimizerFamily
+from shardwright.runtime.arguments import ON, parse_arguments
 from shardwright.runtime.runtime import Runtime
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import num_layers
@@ -160,14 +161,8 @@ def option_flags(runtime: Runtime, grid: Grid) -> Flags:
     # Its arguments are refused where what they overlap is not there.
     if not (grid.tp > 1 and grid.sp):
         chosen.pop("tp_overlap", None)
-    words = [word for offer in runtime.offers if chosen.get(offer.option) == offer.value for word in shlex.split(offer.flag)]
-    flags: Flags = []
-    for word in words:
-        if word.startswith("--"):
-            flags.append((word.removeprefix("--"), ""))
-        else:
-            flags[-1] = (flags[-1][0], f"{flags[-1][1]} {word}".strip())
-    return flags
+    set_by = [parse_arguments(offer.flag) for offer in runtime.offers if chosen.get(offer.option) == offer.value]
+    return [(name, "" if value == ON else value) for flags in set_by for name, value in flags.items()]
 
 
 def arguments(given: Given) -> Flags:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import torch.distributed as dist
 
 from shardwright.execute.transport.record import moved
-from shardwright.execute.transport.requests import Answer, Post, Request, T, Take, Task
+from shardwright.execute.transport.requests import Answer, Post, Request, T, Take, Task, answered
 from shardwright.program.instances import TaskKind
 from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, merged, sorted_spans
 
@@ -104,19 +104,13 @@ class Recorder:
         return self._clock()
 
     def _watched(self, device: int, task: Task[T]) -> Task[T]:
-        answer: Answer = None
-        try:
-            while True:
-                try:
-                    request = task.send(answer)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                start = self._now()
-                answer = yield request
-                self._spans.append(self._asked(device, request, start=start, end=self._now()))
-        finally:
-            task.close()
+        def by(request: Request) -> Generator[Request, Answer, Answer]:
+            start = self._now()
+            answer = yield request
+            self._spans.append(self._asked(device, request, start=start, end=self._now()))
+            return answer
+
+        return answered(task, by)
 
     def _asked(self, device: int, request: Request, *, start: float, end: float) -> Span:
         what = moved(device, request)

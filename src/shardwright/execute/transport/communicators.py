@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from shardwright.errors import StrategyError
 from shardwright.execute.transport.record import Trace
-from shardwright.execute.transport.requests import Answer, Exchange, Post, Reduce, Reduction, Request, Take, Task
+from shardwright.execute.transport.requests import Answer, Exchange, Post, Reduce, Reduction, Request, Take, Task, answered
 
 T = TypeVar("T")
 NCCL, GLOO = "nccl", "gloo"
@@ -77,29 +77,21 @@ class Communicators:
     def _timeout(self) -> timedelta:
         return timedelta(seconds=self.timeout_s)
 
-    def answered(self, task: Task[T], *, device: int, trace: Trace | None = None) -> Task[T]:
+    def in_groups(self, task: Task[T], *, device: int, trace: Trace | None = None) -> Task[T]:
         """The same task, asking only `Post` and `Take`: requests of groups are answered here.
 
         Args:
             device: that runs the task. trace: gets a record of each request of the task.
         """
-        answer: Answer = None
-        try:
-            while True:
-                try:
-                    request = task.send(answer)
-                except StopIteration as end:
-                    return cast(T, end.value)
-                if trace is not None:
-                    trace.add(device, request)
-                answer = yield from self._answer(request, device)
-        finally:
-            task.close()
 
-    def _answer(self, request: Request, device: int) -> Generator[Request, Answer, Answer]:
-        if isinstance(request, Post | Take):
-            return (yield request)
-        return self.reduce(request) if isinstance(request, Reduce) else self.exchange(request, device)
+        def by(request: Request) -> Generator[Request, Answer, Answer]:
+            if trace is not None:
+                trace.add(device, request)
+            if isinstance(request, Post | Take):
+                return (yield request)
+            return self.reduce(request) if isinstance(request, Reduce) else self.exchange(request, device)
+
+        return answered(task, by)
 
     def reduce(self, request: Reduce) -> torch.Tensor:
         """The reduction of all members' tensors; the group's all-reduce."""

@@ -157,7 +157,7 @@ class Network:
             raise StrategyError(
                 f"device {strangers[0]} does not run on rank {self.rank}", hint="give each rank its devices", rule="run.place"
             )
-        messages = as_messages if self._communicators is None else self._communicators.answered
+        messages = as_messages if self._communicators is None else self._communicators.in_groups
         running = {device: messages(tasks[device], device=device, trace=trace) for device in sorted(tasks)}
         returned: dict[int, T] = {}
         waiting: dict[int, Take] = {}

@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 import torch
 
 from shardwright.execute.transport.record import Trace
-from shardwright.execute.transport.requests import Answer, Exchange, Post, Reduce, Reduction, Request, Take, Task
+from shardwright.execute.transport.requests import Answer, Exchange, Post, Reduce, Reduction, Request, Take, Task, answered
 from shardwright.program.transition.steps import even
 
 T = TypeVar("T")
@@ -22,23 +22,17 @@ def as_messages(task: Task[T], *, device: int, trace: Trace | None = None) -> Ta
     Args:
         device: that runs the task. trace: gets a record of each request of the task.
     """
-    answer: Answer = None
-    try:
-        while True:
-            try:
-                request = task.send(answer)
-            except StopIteration as end:
-                return cast(T, end.value)
-            if trace is not None:
-                trace.add(device, request)
-            if isinstance(request, Reduce):
-                answer = yield from _reduced(request, device)
-            elif isinstance(request, Exchange):
-                answer = yield from _exchanged(request, device)
-            else:
-                answer = yield request
-    finally:
-        task.close()
+
+    def by(request: Request) -> Generator[Request, Answer, Answer]:
+        if trace is not None:
+            trace.add(device, request)
+        if isinstance(request, Reduce):
+            return (yield from _reduced(request, device))
+        if isinstance(request, Exchange):
+            return (yield from _exchanged(request, device))
+        return (yield request)
+
+    return answered(task, by)
 
 
 def reduced(parts: Mapping[int, torch.Tensor], reduction: Reduction) -> torch.Tensor:

@@ -6,10 +6,10 @@ come in the order in which they were posted. A posted tensor may be changed once
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 import torch
 
@@ -84,3 +84,17 @@ Request: TypeAlias = Reduce | Exchange | Post | Take
 Answer: TypeAlias = torch.Tensor | dict[int, torch.Tensor] | None
 Task: TypeAlias = Generator[Request, Answer, T]
 """A piece of a device's work: yields requests, returns a T."""
+
+
+def answered(task: Task[T], by: Callable[[Request], Generator[Request, Answer, Answer]]) -> Task[T]:
+    """The same task, asking what `by` asks to answer each of its requests."""
+    answer: Answer = None
+    try:
+        while True:
+            try:
+                request = task.send(answer)
+            except StopIteration as end:
+                return cast(T, end.value)
+            answer = yield from by(request)
+    finally:
+        task.close()

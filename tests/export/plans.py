@@ -1,0 +1,37 @@
+"""Plans to export: of catalog models, on as many devices as a grid has."""
+
+from __future__ import annotations
+
+from shardwright.api.stored import Stored
+from shardwright.hardware.expression import parse_cluster
+from shardwright.model.catalog.catalog import load_model
+from shardwright.program.problem import Problem
+from shardwright.runtime.registry import load_runtime
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.rules import GridFacts, violations
+from shardwright.strategy.text.grid_notation import print_grid
+from tests.jobs import training_job
+
+BATCH, LENGTH = 64, 8192
+
+
+def stored(grid: Grid, *, model: str = "llama-3.1-8b", runtime: str = "torchtitan") -> Stored:
+    cluster = f"h100-sxm:{grid.devices}"
+    problem = Problem(
+        model=load_model(model),
+        cluster=parse_cluster(cluster),
+        job=training_job(seq_len=LENGTH, global_batch=BATCH),
+        runtime=load_runtime(runtime),
+    )
+    plan = plan_of(grid, model=problem.model, global_batch=BATCH)
+    return Stored(name=print_grid(grid), problem=problem, plan=plan, grid=grid, cluster=cluster, step_time_s=1.0)
+
+
+def facts_of(grid: Grid, model: str) -> GridFacts:
+    return grid_facts(load_model(model), devices=grid.devices, global_batch=BATCH, seq_len=LENGTH)
+
+
+def legal(grid: Grid, model: str) -> bool:
+    return not violations(grid, facts=facts_of(grid, model), general=True)
