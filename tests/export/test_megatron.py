@@ -80,7 +80,7 @@ SAID = {
 def said(grid: Grid, model: str, folder: Path, *, allow_lossy: bool = False) -> dict[str, str]:
     """The arguments of the script, by name."""
     one = stored(grid, model=model, runtime="megatron-core")
-    (path,) = write_export(export_plan(one, target="megatron", allow_lossy=allow_lossy), folder)
+    path, *_ = write_export(export_plan(one, target="megatron", allow_lossy=allow_lossy), folder)
     assert path.name == SCRIPT
     text = path.read_text()
     listed = shlex.split(text.partition("ARGUMENTS=(\n")[2].partition("\n)\n")[0])

@@ -17,7 +17,8 @@ from shardwright.api.exports import export_plan, write_export
 from shardwright.api.stored import Stored
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError
-from shardwright.export.torchtitan import FLAVORS, FUNCTION, MODULE, ORDER, SCHEDULES
+from shardwright.export.placement import HOSTS, RANKS, TABLE
+from shardwright.export.torchtitan import FLAVORS, FUNCTION, MODULE, ORDER, SCHEDULES, SCRIPT
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.orders.rows import action_rows
@@ -198,7 +199,7 @@ def test_the_verb_writes_files_and_says_what_is_lost(tmp_path: Path, capsys: pyt
     assert run(["export", str(plan), "--to", "torchtitan", "-o", str(folder), "--allow-lossy", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["version"] == "0.3.0"
-    assert [Path(file).name for file in document["files"]] == [f"{MODULE}.py"]
+    assert [Path(file).name for file in document["files"]] == [f"{MODULE}.py", SCRIPT, RANKS, TABLE, HOSTS]
     assert len(document["losses"]) == 1
     assert run(["export", str(plan), "--to", "torchtitam", "-o", str(folder)]) == 5
     assert "torchtitan" in capsys.readouterr().err

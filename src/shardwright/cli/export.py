@@ -11,9 +11,11 @@ from shardwright.api.exports import export_plan, write_export
 from shardwright.api.stored import stored_plan
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
+from shardwright.export.hosts import parse_hosts
+from shardwright.export.launchers.registry import LAUNCHERS
 from shardwright.export.registry import TARGETS
 from shardwright.files.plan_file import read_saved
-from shardwright.files.text import to_text
+from shardwright.files.text import read_text, to_text
 
 
 def export(
@@ -23,6 +25,14 @@ def export(
         str, typer.Option("--to", metavar="TARGET", help="; ".join(f"{t.name} {t.version}: {t.summary}" for t in TARGETS.values()))
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write the files to.")],
+    launcher: Annotated[
+        list[str] | None,
+        typer.Option("--launcher", metavar="NAME", help=f"{'; '.join(f'{a.name}: {a.summary}' for a in LAUNCHERS.values())}. Repeatable."),
+    ] = None,
+    hosts: Annotated[
+        Path | None, typer.Option("--hosts", metavar="FILE", help="Hosts of the cluster's nodes in their order, a name a line.")
+    ] = None,
+    image: Annotated[str, typer.Option("--image", metavar="NAME", help="Image of the launcher's containers.", show_default=False)] = "",
     allow_lossy: Annotated[
         bool, typer.Option("--allow-lossy", help="Export also what the target does otherwise than the plan, and list it.")
     ] = False,
@@ -30,8 +40,11 @@ def export(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Write PLAN as a framework's own configuration. What the framework cannot say is refused by name."""
-    found = export_plan(stored_plan(read_saved(path)), target=to, allow_lossy=allow_lossy)
+    """Write PLAN as a framework's own configuration, with a map of its ranks. What the framework cannot say is refused by name."""
+    named = parse_hosts(read_text(hosts, what="hosts", hint="a name a line"), name=str(hosts)) if hosts is not None else ()
+    found = export_plan(
+        stored_plan(read_saved(path)), target=to, allow_lossy=allow_lossy, launchers=launcher or (), hosts=named, image=image
+    )
     written = write_export(found, output)
     if as_json:
         screen.write(
@@ -45,10 +58,12 @@ def export(
             )
         )
         return
+    if quiet:
+        screen.write(f"{output}\n")
+        return
     screen.write("".join(f"{one}\n" for one in written))
-    if not quiet:
-        for one in found.losses:
-            screen.note(f"otherwise than planned: {one.what}; instead: {one.instead}")
+    for one in found.losses:
+        screen.note(f"otherwise than planned: {one.what}; instead: {one.instead}")
 
 
 main = verb(export, name="export")

@@ -10,6 +10,7 @@ from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.order import Table
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.printable import MAX_STRATEGY, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,20 +40,37 @@ class Shortfall:
 
     Args:
         what: in words, with the numbers. instead: what the target does, if it may be exported all the same; empty = it may not.
-        hint: what to plan with.
+        hint: what to plan with. order: of the axes in which the target numbers its ranks instead of the plan's; empty = in the plan's.
     """
 
     what: str
     instead: str = ""
     hint: str = ""
+    order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFile:
-    """A file of an export: its name inside the folder, and its text."""
+    """A file of an export.
+
+    Args:
+        name: inside the folder. text: of it. starts: every node runs it with bash to start its ranks. It is handed `NODES`, `GPUS` (ranks
+            of this node) and `RENDEZVOUS` (arguments of torchrun by which nodes find each other), and its own arguments go to the training.
+    """
 
     name: str
     text: str
+    starts: bool = False
+
+
+def one_line(text: str) -> str:
+    """Words of others as one printable line, for a comment: nothing in it ends the line."""
+    return printable(" ".join(text.split()), length=MAX_STRATEGY)
+
+
+def title(given: Given) -> str:
+    """The model, the cluster and the plan, as one line of a comment."""
+    return one_line(f"{given.problem.model.name} on {given.cluster}: {given.name}")
 
 
 def another_framework(given: Given, name: str) -> Shortfall:

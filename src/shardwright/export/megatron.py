@@ -13,6 +13,8 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.export.exporter import ExportFile, Given, Shortfall, another_framework
 from shardwright.export.megatron_model import Flags, model_flags, model_shortfalls
+from shardwright.export.placement import same_ranks
+from shardwright.export.start import start_script
 from shardwright.job.training import OptimizerFamily
 from shardwright.runtime.arguments import ON, parse_arguments
 from shardwright.runtime.runtime import Runtime
@@ -20,8 +22,8 @@ from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import num_layers
 
 SCRIPT: Final = "pretrain.sh"
-ORDERS: Final = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
-"""Axes from the innermost: its own order, and that of ``--use-tp-pp-dp-mapping``; experts fold over the first three."""
+ORDERS: Final = (("tp", "cp", "ep", "dp", "pp"), ("tp", "cp", "ep", "pp", "dp"))
+"""Axes from the innermost: its own order, and that of ``--use-tp-pp-dp-mapping``."""
 MAPPED: Final = "use-tp-pp-dp-mapping"
 SHARDED: Final = {2: "optim_grads", 3: "optim_grads_params"}
 """``--data-parallel-sharding-strategy`` of Megatron-FSDP by stage of ZeRO."""
@@ -45,7 +47,7 @@ class Megatron:
 
     def files(self, given: Given) -> tuple[ExportFile, ...]:
         """See `Exporter`."""
-        return (ExportFile(name=SCRIPT, text=_script(given)),)
+        return (_script(given),)
 
 
 MEGATRON: Final = Megatron()
@@ -78,11 +80,7 @@ def _of_the_grid(given: Given) -> Iterator[Shortfall]:
 
 def _mapping(grid: Grid) -> str | None:
     """The flag of the order of ranks; empty = its own order, None = it has no such order."""
-    own = tuple(axis for axis in grid.order if axis != "ep" and getattr(grid, axis) > 1)
-    for order, flag in zip(ORDERS, ("", MAPPED), strict=True):
-        if own == tuple(axis for axis in order if axis in own):
-            return flag
-    return None
+    return next((flag for order, flag in zip(ORDERS, ("", MAPPED), strict=True) if same_ranks(grid, order)), None)
 
 
 def grid_flags(given: Given) -> Flags:
@@ -173,20 +171,14 @@ def arguments(given: Given) -> Flags:
     return list(dict(found).items())
 
 
-def _script(given: Given) -> str:
+def _script(given: Given) -> ExportFile:
     lines = [f"    --{name} {' '.join(map(shlex.quote, value.split()))}".rstrip() for name, value in arguments(given)]
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            f"# {given.problem.model.name} on {given.cluster}: {given.name}. Made by Shardwright for Megatron-LM ({MEGATRON.version}).",
-            "# Data, tokenizer, learning rate and checkpoints are no part of a plan: give them as further arguments.",
-            "set -euo pipefail",
-            # Before Blackwell its overlaps need one hardware queue; Megatron-FSDP's need several.
-            *([] if given.grid.zero in SHARDED else ["export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}"]),
-            "ARGUMENTS=(",
-            *lines,
-            ")",
-            'exec torchrun --nnodes "${NODES:?}" --nproc-per-node "${GPUS:?}" ${RENDEZVOUS:-} pretrain_gpt.py "${ARGUMENTS[@]}" "$@"',
-            "",
-        ]
+    # Before Blackwell its overlaps need one hardware queue; Megatron-FSDP's need several.
+    queues = [] if given.grid.zero in SHARDED else ["export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}"]
+    return start_script(
+        given,
+        name=SCRIPT,
+        made_for=f"Megatron-LM ({MEGATRON.version})",
+        before=[*queues, "ARGUMENTS=(", *lines, ")"],
+        program=("pretrain_gpt.py", '"${ARGUMENTS[@]}"'),
     )

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.export.exporter import ExportFile, Given, Shortfall, another_framework
+from shardwright.export.exporter import ExportFile, Given, Shortfall, another_framework, one_line, title
+from shardwright.export.placement import same_ranks
+from shardwright.export.start import start_script
 from shardwright.job.training import OptimizerFamily
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
@@ -20,9 +22,9 @@ from shardwright.runtime.runtime import ElementKernels, TpOverlap
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.schedules import WAVE, grid_schedule
 
-MODULE, FUNCTION, ORDER = "shardwright_plan", "plan", "order.csv"
-INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")
-"""Axes of torchtitan's mesh; experts fold over the first three (`ParallelDims.build_mesh`)."""
+MODULE, FUNCTION, ORDER, SCRIPT = "shardwright_plan", "plan", "order.csv", "train.sh"
+INNERMOST_FIRST: Final = ("tp", "cp", "ep", "dp", "pp")
+"""Axes of torchtitan's mesh (`ParallelDims.build_mesh`)."""
 SCHEDULES: Final = {
     "gpipe": "GPipe",
     "1f1b": "1F1B",
@@ -79,7 +81,7 @@ class Torchtitan:
     def files(self, given: Given) -> tuple[ExportFile, ...]:
         """See `Exporter`."""
         order = (ExportFile(name=ORDER, text=schedule_csv(given.plan)),) if _has_table(given) else ()
-        return (ExportFile(name=f"{MODULE}.py", text=_module(given)), *order)
+        return (ExportFile(name=f"{MODULE}.py", text=_module(given)), *order, _script(given))
 
 
 TORCHTITAN: Final = Torchtitan()
@@ -99,10 +101,10 @@ def _of_the_job(given: Given) -> Iterator[Shortfall]:
 
 
 def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
-    inner = tuple(axis for axis in grid.order if axis != "ep" and getattr(grid, axis) > 1)
-    if inner != tuple(axis for axis in INNERMOST_FIRST if axis in inner):
-        wanted = "-".join(axis for axis in INNERMOST_FIRST if axis in inner)
-        yield Shortfall(what=f"ranks in the order {'-'.join(inner)}", instead=f"ranks in its own order, {wanted} from the innermost")
+    if not same_ranks(grid, INNERMOST_FIRST):
+        inner, wanted = ("-".join(axis for axis in order if getattr(grid, axis) > 1) for order in (grid.order, INNERMOST_FIRST))
+        instead = f"ranks in its own order, {wanted} from the innermost"
+        yield Shortfall(what=f"ranks in the order {inner}", instead=instead, order=INNERMOST_FIRST)
     if grid.zero == 1 and grid.dp * grid.cp > 1:
         yield Shortfall(what="zero1", instead="FSDP2 that reduces gradients every microbatch, and shards them, too (zero2)")
     if grid.zero and grid.shard and grid.shard % grid.cp:
@@ -205,11 +207,9 @@ def _module(given: Given) -> str:
         fields.append(f"            pipeline_parallel_schedule_csv=str(Path(__file__).with_name({ORDER!r})),")
     recompute = {Recompute.NONE: "None", Recompute.SELECTIVE: "SelectiveAC.Config()", Recompute.FULL: "FullAC.Config()"}[grid.recompute]
     lines = [
-        f'"""{given.problem.model.name} on {given.cluster}: {given.name}. Made by Shardwright for torchtitan {TORCHTITAN.version}.',
+        f'"""{_words(title(given))}. Made by Shardwright for torchtitan {TORCHTITAN.version}.',
         "",
-        f"torchrun --nnodes NODES --nproc-per-node GPUS -m torchtitan.train --module {MODULE} --config {FUNCTION}",
-        "",
-        "with this file's folder in PYTHONPATH. The tokenizer, the data and the learning rate are no part of a plan: set them.",
+        f"{SCRIPT} starts it. The tokenizer, the data and the learning rate are no part of a plan: set them.",
         '"""',
         "",
         *(["from pathlib import Path", ""] if _has_table(given) else []),
@@ -224,7 +224,7 @@ def _module(given: Given) -> str:
         "",
         "",
         f"def {FUNCTION}() -> Trainer.Config:",
-        f'    """{given.name}."""',
+        f'    """{_words(one_line(given.name))}."""',
         f"    model = model_registry({_text(name)})",
         "    return Trainer.Config(",
         "        model_spec=model,",
@@ -246,6 +246,21 @@ def _module(given: Given) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _script(given: Given) -> ExportFile:
+    return start_script(
+        given,
+        name=SCRIPT,
+        made_for=f"torchtitan {TORCHTITAN.version}",
+        before=('export PYTHONPATH="$(cd -- "$(dirname -- "$0")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"',),
+        program=("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
+    )
+
+
+def _words(line: str) -> str:
+    """A line inside Python's triple quotes: neither ends them nor escapes anything."""
+    return line.replace("\\", "/").replace('"', "'")
 
 
 def _text(value: object) -> str:

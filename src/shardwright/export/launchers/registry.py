@@ -1,0 +1,14 @@
+"""The launchers of exports, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from shardwright.export.launchers.jobset import JOBSET
+from shardwright.export.launchers.launcher import Launcher
+from shardwright.export.launchers.skypilot import SKYPILOT
+from shardwright.export.launchers.slurm import SLURM
+from shardwright.export.launchers.trainjob import TRAINJOB
+
+LAUNCHERS: Final[Mapping[str, Launcher]] = {launcher.name: launcher for launcher in (SLURM, TRAINJOB, JOBSET, SKYPILOT)}

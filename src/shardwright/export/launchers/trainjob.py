@@ -1,0 +1,71 @@
+"""Kubeflow Trainer: a TrainJob on the runtime ``torch-distributed``, which numbers its nodes and says so to torchrun (``PET_..``).
+
+Source: kubeflow/trainer, trainer.kubeflow.org/v1alpha1, at 8c0f505 (Kubeflow Trainer 2.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.export.exporter import ExportFile
+from shardwright.export.launchers import pods
+from shardwright.export.launchers.launcher import Launch, job_name, runs
+from shardwright.export.launchers.yaml_text import to_yaml
+from shardwright.export.start import GPUS, NODES
+
+FILE: Final = "trainjob.yaml"
+GROUP: Final = "trainer.kubeflow.org"
+VERSION: Final = "v1alpha1"
+RUNTIME: Final = "torch-distributed"
+CONTAINER: Final = "node"
+"""Of the runtime's job and its container."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainJob:
+    """The launcher."""
+
+    name: str = "trainjob"
+    summary: str = f"a TrainJob ({GROUP}/{VERSION}) for kubectl apply"
+
+    def refused(self, launch: Launch) -> str:
+        """See `Launcher`."""
+        alike = list(runs(launch.placement.nodes, lambda node: (node.kind, node.ranks)))
+        if len(alike) > 1:
+            said = ", then ".join(f"{len(nodes)} of {nodes[0].ranks} {nodes[0].kind.accelerator.name}" for _, nodes, _ in alike[:4])
+            return f"its nodes are all alike, and the plan's are {said}"
+        return pods.refused_pods(launch)
+
+    def file(self, launch: Launch) -> ExportFile:
+        """See `Launcher`."""
+        nodes = launch.placement.nodes
+        pod = {"volumes": pods.volumes(launch), "containers": [{"name": CONTAINER, "volumeMounts": pods.volume_mounts()}]}
+        job = {"name": CONTAINER, "template": {"spec": {"template": {"spec": pod}}}}
+        document = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": "TrainJob",
+            "metadata": {"name": job_name(launch.given)},
+            "spec": {
+                "runtimeRef": {"apiGroup": GROUP, "kind": "ClusterTrainingRuntime", "name": RUNTIME},
+                "trainer": {
+                    "image": launch.image or pods.IMAGE,
+                    "command": ["bash", f"{pods.MOUNT}/{launch.start.name}"],
+                    "env": pods.variables({NODES: len(nodes), GPUS: nodes[0].ranks}),
+                    "numNodes": len(nodes),
+                    "numProcPerNode": nodes[0].ranks,
+                    "resourcesPerNode": {"limits": pods.devices(nodes[0])},
+                },
+                "runtimePatches": [
+                    {"manager": "shardwright.dev/export", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}}}
+                ],
+            },
+        }
+        notes = (
+            f"kubectl apply -f {FILE}: a pod a node of the runtime {RUNTIME}, whose PET_ variables number them.",
+            pods.NOTE,
+        )
+        return ExportFile(name=FILE, text=to_yaml(launch, *notes, documents=(pods.file_map(launch), document)))
+
+
+TRAINJOB: Final = TrainJob()

@@ -1,0 +1,215 @@
+"""Where each rank of an exported plan runs and what it is there: the rank map and the host file.
+
+Rank r is the plan's device r: devices are numbered node by node, in the order of the cluster's groups, and a grid is on the first of them.
+What a plan costs depends on which ranks share a node, so that another order of the hosts is another plan.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from shardwright.errors import DataError, StrategyError
+from shardwright.export.exporter import ExportFile, Given, one_line
+from shardwright.export.hosts import Host
+from shardwright.hardware.cluster import Cluster, NodeKind
+from shardwright.strategy.grid.axes import AXES, Grid
+from shardwright.strategy.grid.expert_mesh import fold
+from shardwright.strategy.plan.stages import Stage
+
+RANKS, TABLE, HOSTS = "ranks.json", "ranks.csv", "hostfile"
+COORDINATES: Final = ("tp", "cp", "dp", "pp", "ep", "etp")
+MOST_RANKS: Final = 2**20
+"""Of a map, which has a line for each."""
+COLUMNS: Final = ("rank", "node", "local_rank", *COORDINATES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node that has ranks.
+
+    Args:
+        name: of the host. zone: that it is in; empty where the cluster has one. first: rank on it. ranks: on it, on its first devices.
+    """
+
+    name: str
+    kind: NodeKind
+    zone: str
+    first: int
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Ranks on nodes.
+
+    Args:
+        grid: in the order in which the target numbers ranks. nodes: by rank. named: somebody gave the hosts' names; else they are ours.
+        layers: of each pipeline rank, in words: numbers of layers and names of other blocks, chunk by chunk.
+    """
+
+    grid: Grid
+    nodes: tuple[Node, ...]
+    named: bool
+    layers: tuple[str, ...]
+
+
+def placement_of(given: Given, *, order: Sequence[str] = (), hosts: Sequence[Host] = ()) -> Placement:
+    """Where a plan's ranks run.
+
+    Args:
+        order: of the axes, from the innermost, where the target has another than the plan. hosts: of the nodes in their order; those behind
+            the last one that is needed stay idle. None = placeholders.
+
+    Raises:
+        StrategyError: there are more ranks than a map may have.
+        DataError: there are fewer hosts than the plan has nodes, more than the cluster has, or one has too few slots.
+    """
+    grid = replace(given.grid, order=tuple(order)) if order else given.grid
+    if grid.devices > MOST_RANKS:
+        raise StrategyError(f"a map of {grid.devices:,} ranks", hint=f"at most {MOST_RANKS:,}", rule="export.ranks")
+    nodes = tuple(_nodes(given.problem.cluster, grid.devices))
+    if hosts:
+        nodes = _named(nodes, hosts, most=sum(group.count for group in given.problem.cluster.groups))
+    return Placement(grid=grid, nodes=nodes, named=bool(hosts), layers=_layers(given))
+
+
+def placement_files(placement: Placement, *, plan: str, cluster: str) -> tuple[ExportFile, ...]:
+    """The rank map, as JSON and as a table, and the host file.
+
+    Args:
+        plan, cluster: in words.
+    """
+    return (
+        ExportFile(name=RANKS, text=_document(placement, plan=one_line(plan), cluster=one_line(cluster))),
+        ExportFile(name=TABLE, text=_table(placement)),
+        ExportFile(name=HOSTS, text="".join(f"{node.name} slots={node.ranks}\n" for node in placement.nodes)),
+    )
+
+
+def same_ranks(grid: Grid, order: Sequence[str]) -> bool:
+    """Each rank has the place on every axis that it has in `grid`, if the axes are in another order, from the innermost."""
+    other = replace(grid, order=tuple(order))
+    one, two = grid.strides(), other.strides()
+    if any(one[axis] != two[axis] for axis in one if getattr(grid, axis) > 1):
+        return False
+    return _expert_pieces(grid) == _expert_pieces(other)
+
+
+def _expert_pieces(grid: Grid) -> dict[str, list[tuple[int, int]]] | None:
+    """(size, stride) of the pieces of ep and etp, innermost first; None if they do not line up with the other axes."""
+    pieces = fold(grid) if grid.ep * grid.etp > 1 else ()
+    if pieces is None:
+        return None
+    return {axis: [(piece.size, piece.stride) for piece in pieces if piece.expert == axis] for axis in ("ep", "etp")}
+
+
+def coordinates(grid: Grid) -> dict[str, list[int]]:
+    """Each rank's place on every axis: list r is rank r's. Experts' axes fold over those of a pipeline stage."""
+    ranks = range(grid.devices)
+    strides = grid.strides()
+    found = {axis: [rank // strides[axis] % getattr(grid, axis) for rank in ranks] for axis in AXES if axis != "ep"}
+    for axis, pieces in (_expert_pieces(grid) or {}).items():
+        found[axis], weight = [0] * grid.devices, 1
+        for size, stride in pieces:
+            found[axis] = [n + rank // stride % size * weight for n, rank in zip(found[axis], ranks, strict=True)]
+            weight *= size
+    return found
+
+
+def rank_rows(placement: Placement) -> Iterator[tuple[int, ...]]:
+    """The rank map: rows of `COLUMNS`, by rank."""
+    found = coordinates(placement.grid)
+    columns = [found[axis] for axis in COORDINATES]
+    for number, node in enumerate(placement.nodes):
+        for local in range(node.ranks):
+            rank = node.first + local
+            yield rank, number, local, *(column[rank] for column in columns)
+
+
+def _nodes(cluster: Cluster, ranks: int) -> Iterator[Node]:
+    number = first = 0
+    for group in cluster.groups:
+        for _ in range(group.count):
+            if first >= ranks:
+                return
+            size = group.kind.num_devices
+            yield Node(name=f"node{number}", kind=group.kind, zone=group.zone, first=first, ranks=min(size, ranks - first))
+            number, first = number + 1, first + size
+
+
+def _named(nodes: Sequence[Node], hosts: Sequence[Host], *, most: int) -> tuple[Node, ...]:
+    if not len(nodes) <= len(hosts) <= most:
+        needs = f"{len(nodes)} to {most}" if most > len(nodes) else str(most)
+        raise DataError(f"{len(hosts)} hosts for a plan on {len(nodes)} nodes", hint=f"{needs} lines, in the order of the cluster's nodes")
+    few = next((pair for pair in zip(nodes, hosts, strict=False) if pair[1].slots and pair[1].slots < pair[0].ranks), None)
+    if few is not None:
+        node, host = few
+        raise DataError(f"host {host.name} has {host.slots} slots for {node.ranks} ranks", hint=f"its node is {node.kind.name}")
+    return tuple(replace(node, name=host.name) for node, host in zip(nodes, hosts, strict=False))
+
+
+def _layers(given: Given) -> tuple[str, ...]:
+    stride = given.grid.strides()["pp"]
+    chunks: list[list[str]] = [[] for _ in range(given.grid.pp)]
+    for lane in given.plan.lanes:
+        first = 0
+        for stage in lane.stages:
+            words, first = _words(stage, first)
+            chunks[stage.base // stride].append(words)
+    return tuple("; ".join(words) for words in chunks)
+
+
+def _words(stage: Stage, first: int) -> tuple[str, int]:
+    """The blocks of a chunk whose first layer has that number, and the number of the next one's."""
+    words = []
+    for item in stage.items:
+        if item.name:
+            words.append(item.name if item.count <= 1 else f"{item.count} {item.name}")
+        elif item.count:
+            words.append(f"{first}-{first + item.count - 1}" if item.count > 1 else str(first))
+            first += item.count
+    return " + ".join(words) or "nothing", first
+
+
+def _table(placement: Placement) -> str:
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow((*COLUMNS, "host", "device", "layers"))
+    stage = COLUMNS.index("pp")
+    for row in rank_rows(placement):
+        node = placement.nodes[row[1]]
+        rows.writerow((*row, node.name, one_line(node.kind.accelerator.name), one_line(placement.layers[row[stage]])))
+    return out.getvalue()
+
+
+def _document(placement: Placement, *, plan: str, cluster: str) -> str:
+    """A row a line: the map is read by people, too."""
+    grid = placement.grid
+    head = {
+        "plan": plan,
+        "cluster": cluster,
+        "order": list(grid.order),
+        "degrees": {axis: getattr(grid, axis) for axis in COORDINATES},
+        "layers": [one_line(words) for words in placement.layers],
+        "columns": list(COLUMNS),
+    }
+    nodes = [
+        {
+            "host": node.name,
+            "device": one_line(node.kind.accelerator.name),
+            "zone": node.zone,
+            "first_rank": node.first,
+            "ranks": node.ranks,
+        }
+        for node in placement.nodes
+    ]
+    lines = [f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in head.items()]
+    for name, rows in (("nodes", nodes), ("ranks", list(rank_rows(placement)))):
+        inside = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+        lines.append(f'"{name}": [\n{inside}\n]')
+    return "{" + ",\n".join(lines) + "}\n"
