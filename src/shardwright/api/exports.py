@@ -51,6 +51,11 @@ def export_plan(stored: Stored, *, target: str, allow_lossy: bool = False) -> Ex
     return Export(target=exporter, files=exporter.files(given), losses=found)
 
 
+def exported(exporter: Exporter, given: Given) -> tuple[ExportFile, ...]:
+    """The files of a plan for a target, losses and all; none where it cannot be said at all."""
+    return () if any(not one.instead for one in exporter.shortfalls(given)) else exporter.files(given)
+
+
 def write_export(export: Export, folder: Path) -> tuple[Path, ...]:
     """Write the files of an export into a folder, which is made where it is not.
 
