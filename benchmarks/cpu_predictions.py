@@ -1,7 +1,8 @@
-"""Predicted and measured steps of twelve plans on the processor at hand: `python -m benchmarks.cpu_predictions`, with nothing beside.
+"""Predicted and measured steps of twelve plans on the processor at hand: `python -m benchmarks.cpu_predictions [FOLDER]`, with nothing beside.
 
 Of the measured steps the fastest counts: what else a shared machine does makes others slower. The machine is calibrated,
 each plan is predicted for that profile and run by the interpreter over gloo's collectives, two ranks each.
+FOLDER keeps the profile and what was measured (`here.json`, `measured.json`), which a test predicts anew.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def main() -> None:
     """Print a table, and the pairs that are ranked wrongly."""
     found: dict[str, tuple[float, float, float, float, float]] = {}
     with TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = Path(sys.argv[1] if sys.argv[1:] else name).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "model.json").write_text(json.dumps(MODEL))
         (folder / "text").write_text(TEXT)
         run(folder, "tokenise", "text", "-o", "tokens.npy")
@@ -74,6 +76,8 @@ def main() -> None:
             found[strategy] = predicted, seconds, middle, planned, held = measured(folder, strategy)
             memory = f"{planned / 2**20:.0f} | {held / 2**20:.0f} | {planned / held - 1:+.1%}"
             write(f"| {strategy} | {predicted:.3f} | {seconds:.3f} | {predicted / seconds - 1:+.1%} | {middle:.3f} | {memory} |")
+        kept = {strategy: {"seconds": one[1], "bytes": one[4]} for strategy, one in found.items()}
+        (folder / "measured.json").write_text(json.dumps({"model": MODEL, "plans": kept}, indent=1) + "\n")
     pairs = [(a, b) for a, b in combinations(found, 2) if max(found[a][1], found[b][1]) > APART * min(found[a][1], found[b][1])]
     wrong = [(a, b) for a, b in pairs if (found[a][0] < found[b][0]) != (found[a][1] < found[b][1])]
     write(f"{len(pairs)} pairs differ by {APART - 1:.0%} or more; ranked wrongly: {len(wrong)} {wrong or ''}")

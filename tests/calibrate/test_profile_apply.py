@@ -77,6 +77,12 @@ def test_an_accelerator_that_only_the_profile_knows() -> None:
     assert device.element_efficiency == pytest.approx(1.0)
     assert cluster.node.scale_up.achieved == pytest.approx(310e9)
     assert profiled_cluster("my-chip:1", mine).num_devices == 1
+    # What is priced by it never runs above the peak: a fit may say more than was measured, and a core run faster than products.
+    (gemm,), (core,) = mine.gemm, mine.attention
+    faster = replace(mine, gemm=(replace(gemm, flops_per_second=700e12),))
+    assert profiled_cluster("my-chip:1", faster).node.accelerator.peak(Dtype.FP32) == pytest.approx(700e12)
+    curve = replace(mine, attention=(replace(core, curve=((1024, 800e12),), backward_ratio=1.0),))
+    assert profiled_cluster("my-chip:1", curve).node.accelerator.peak(Dtype.FP32) == pytest.approx(1600e12)
     for text in ("my-chip", "my-chip:", "my-chip:0", "my-chip:-1", "my-chip:x", "my-chip:12", "my-chip:99999999999"):
         with pytest.raises(ClusterError):
             profiled_cluster(text, mine)

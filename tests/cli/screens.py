@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api import checks, execution, grids, simulations
+from shardwright.api import advice, checks, execution, grids, simulations
 from shardwright.api.weights import WrittenWeights
 from shardwright.calibrate import request as calibration
 from shardwright.calibrate.settings import CheckRow
@@ -21,6 +21,7 @@ from shardwright.execute.launch.run_report import RunMemory, RunReport, RunStep
 from shardwright.files.stored import document_of, plan_document, simulation_document, stored_plan
 from shardwright.files.text import to_text
 from shardwright.hardware.device import Evidence, Origin
+from shardwright.search.advice import Advice, Change
 from shardwright.search.certificate import JointPart
 from shardwright.search.grid.recheck import Recheck
 from shardwright.search.simulation import Simulation
@@ -134,8 +135,10 @@ def write_files(folder: Path) -> None:
     (folder / "joint.json").write_text(to_text(document_of(stored_plan(replace(general(text), request=request), certificate))))
     (folder / "alone.json").write_text(to_text(simulation_document(alone)))
     (folder / "some.txt").write_text("Some text.\n")
+    (folder / "pretrain.sh").write_text(f"TP=2\npython pretrain_gpt.py {LAUNCHED}\n")
 
 
+LAUNCHED = "--num-layers 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 256 --bf16 --tensor-model-parallel-size $TP --beta 1"
 JOB = ("--seq-len", "4096", "--global-batch", "256")
 SCREENS: dict[str, tuple[str, ...]] = {
     "plan": ("plan", "llama-2-7b", "h100-sxm:64", *JOB),
@@ -144,6 +147,7 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "explain": ("explain", "best.json"),
     "explain, of a joint search": ("explain", "joint.json"),
     "why": ("why", "alone.json", "tp4 zero3"),
+    "advise": ("advise", "pretrain.sh", "llama-2-7b", "h100-sxm:64"),
     "check": ("check", "best.json"),
     "draw": ("draw", "joint.json"),
     "trace": ("trace", "joint.json"),
@@ -182,6 +186,10 @@ def answering() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grids, "plan", lambda *_, **__: BEST)
         patch.setattr(simulations, "simulation", simulation)
+        advised = Simulation(request=REQUEST, name="", grid=LAYERS, plan=None, prediction=WIDE)
+        change = Change(text="tp4", grid=LAYERS, step_time_s=1.0, gain=0.5, added=(("tensor-model-parallel-size", "4"),))
+        found = Advice(broken=(), now=advised, changes=(change, change), considered=48, best=BEST, everything=change)
+        patch.setattr(advice, "advise", lambda *_, **__: found)
         patch.setattr(checks, "check_file", lambda *_, **__: checked)
         patch.setattr(execution, "run", lambda *_, **__: RUN)
         patch.setattr(cli_weights, "write_weights", lambda *_, **__: WRITTEN)

@@ -99,6 +99,11 @@ def _launched(launcher: Launcher, given: Given, placement: Placement, files: tup
     return launcher.file(launch)
 
 
+def exported(exporter: Exporter, given: Given) -> tuple[ExportFile, ...]:
+    """The files of a plan for a target, losses and all; none where it cannot be said at all."""
+    return () if any(not one.instead for one in exporter.shortfalls(given)) else exporter.files(given)
+
+
 def write_export(export: Export, folder: Path) -> tuple[Path, ...]:
     """Write the files of an export into a folder, which is made where it is not.
 

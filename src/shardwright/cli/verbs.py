@@ -30,6 +30,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "compare": Verb(target="shardwright.cli.compare:main", summary="predict strategies or clusters side by side, with costs"),
     "explain": Verb(target="shardwright.cli.explain:main", summary="show a plan file's answer with the source of every number"),
     "why": Verb(target="shardwright.cli.why:main", summary="what another strategy would gain or lose, or why it cannot be"),
+    "advise": Verb(target="shardwright.cli.advise:main", summary="what a launch script takes, and what would make it faster"),
     "draw": Verb(target="shardwright.cli.draw:main", summary="draw a plan and its simulated step, as text or SVG"),
     "tokenise": Verb(target="shardwright.cli.tokenise:main", summary="turn text into a token file for run"),
     "trace": Verb(target="shardwright.cli.trace:main", summary="show how each device spends a step, simulated and measured"),

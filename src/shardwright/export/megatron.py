@@ -6,7 +6,7 @@ Source of the arguments: Megatron-LM, megatron/training/arguments.py at d98e8a6 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,10 +16,12 @@ from shardwright.export.megatron_model import Flags, model_flags, model_shortfal
 from shardwright.export.placement import same_ranks
 from shardwright.export.start import start_script
 from shardwright.job.training import OptimizerFamily
+from shardwright.program.problem import Problem
 from shardwright.runtime.arguments import ON, parse_arguments
-from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.megatron_arguments import MODULES
+from shardwright.runtime.options import OF_EXPERTS
 from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.facts import num_layers
+from shardwright.strategy.grid.facts import has_experts, num_layers
 
 SCRIPT: Final = "pretrain.sh"
 ORDERS: Final = (("tp", "cp", "ep", "dp", "pp"), ("tp", "cp", "ep", "pp", "dp"))
@@ -74,6 +76,8 @@ def _of_the_grid(given: Given) -> Iterator[Shortfall]:
         yield Shortfall(what=f"zero{grid.zero} with pp {grid.pp}: Megatron-FSDP runs without a pipeline", hint="zero1, or pp 1")
     if grid.host:
         yield Shortfall(what=f"activations of {grid.host} layers a chunk on the host", hint="host=0")
+    if grid.recompute is Recompute.FULL and any(name in MODULES.values() and value == "on" for name, value in grid.options):
+        yield Shortfall(what="modules that run again beside whole layers that do", instead="whole layers alone")
     if grid.slices > 1:
         yield Shortfall(what=f"{grid.slices} slices of a sequence", hint="whole sequences")
 
@@ -103,7 +107,7 @@ def grid_flags(given: Given) -> Flags:
         flags += _stages(given)
     if _mapping(grid):
         flags.append((MAPPED, ""))
-    return [*flags, *_states(grid), *_recomputed(grid)]
+    return [*flags, *_states(grid), *_recomputed(grid, _chosen(given.problem, grid))]
 
 
 def _contexts(grid: Grid) -> Flags:
@@ -142,32 +146,42 @@ def _states(grid: Grid) -> Flags:
     return flags
 
 
-def _recomputed(grid: Grid) -> Flags:
+def _recomputed(grid: Grid, options: Mapping[str, str]) -> Flags:
+    modules = [word for word, option in MODULES.items() if options.get(option) == "on"]
+    if grid.recompute is Recompute.FULL:
+        method = ("block", grid.recompute_layers) if grid.recompute_layers else ("uniform", 1)
+        return [("recompute-granularity", "full"), ("recompute-method", method[0]), ("recompute-num-layers", str(method[1]))]
     if grid.recompute is Recompute.SELECTIVE:
-        return [("recompute-granularity", "selective")]
-    if grid.recompute is Recompute.NONE:
-        return []
-    method = ("block", grid.recompute_layers) if grid.recompute_layers else ("uniform", 1)
-    return [("recompute-granularity", "full"), ("recompute-method", method[0]), ("recompute-num-layers", str(method[1]))]
+        modules = ["core_attn", *modules]
+    return [("recompute-granularity", "selective"), ("recompute-modules", " ".join(modules))] if modules else []
 
 
-def option_flags(runtime: Runtime, grid: Grid) -> Flags:
-    """The arguments of the options of a strategy, where the runtime is a Megatron."""
+def _chosen(problem: Problem, grid: Grid) -> dict[str, str]:
+    """The value of every option that a strategy runs with, where the runtime is a Megatron."""
+    runtime = problem.runtime
     if runtime.framework != "Megatron-Core":
-        return []
+        return {}
     chosen = {**dict(runtime.own), **dict(runtime.options), **dict(grid.options)}
+    return chosen if has_experts(problem.model) else {name: value for name, value in chosen.items() if name not in OF_EXPERTS}
+
+
+def option_flags(problem: Problem, grid: Grid) -> Flags:
+    """The arguments of the options of a strategy but for modules that run again, where the runtime is a Megatron."""
+    chosen = _chosen(problem, grid)
     # Its arguments are refused where what they overlap is not there.
     if not (grid.tp > 1 and grid.sp):
         chosen.pop("tp_overlap", None)
-    set_by = [parse_arguments(offer.flag) for offer in runtime.offers if chosen.get(offer.option) == offer.value]
+    offers = [offer for offer in problem.runtime.offers if offer.option not in MODULES.values()]
+    set_by = [parse_arguments(offer.flag) for offer in offers if chosen.get(offer.option) == offer.value]
     return [(name, "" if value == ON else value) for flags in set_by for name, value in flags.items()]
 
 
 def arguments(given: Given) -> Flags:
     """Every argument, each once, in the order of the page: model, strategy, numbers, options."""
-    numbers: Flags = [("bf16", ""), *([("fp8-format", "hybrid")] if given.problem.job.compute is Dtype.FP8 else [])]
+    dropped = [] if given.problem.job.dropout else [("attention-dropout", "0.0"), ("hidden-dropout", "0.0")]
+    numbers: Flags = [("bf16", ""), *dropped, *([("fp8-format", "hybrid")] if given.problem.job.compute is Dtype.FP8 else [])]
     own = model_flags(given.problem.model, length=given.problem.job.sequence_length)
-    found = [*own, *grid_flags(given), *numbers, *option_flags(given.problem.runtime, given.grid)]
+    found = [*own, *grid_flags(given), *numbers, *option_flags(given.problem, given.grid)]
     return list(dict(found).items())
 
 

@@ -57,7 +57,7 @@ def render_why(why: Why) -> RenderableType:
     if why.other is None:
         return Group(_lines(lines), section("Illegal: the rules that it breaks", _rules(why.broken)))
     one, other = why.plan.prediction, why.other.prediction
-    change = _faster(other.step_time_s / one.step_time_s - 1)
+    change = faster(other.step_time_s / one.step_time_s - 1)
     step = f"{format_seconds(other.step_time_s)} instead of {format_seconds(one.step_time_s)}: {change}"
     lines += [
         ("Step", Text(step + (" (if it fitted)" if not other.fits else ""))),
@@ -71,7 +71,7 @@ def render_why(why: Why) -> RenderableType:
     )
 
 
-def _faster(change: float) -> str:
+def faster(change: float) -> str:
     """A change of the step's seconds, as a share of them, in words."""
     share = format_percent(abs(change))
     return "the same" if share == format_percent(0.0) else f"{share} {'slower' if change > 0 else 'faster'}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from shardwright.errors import RuntimeModelError
@@ -30,6 +30,11 @@ def parse_arguments(text: str) -> Arguments:
         words = shlex.split(text, comments=True)
     except ValueError as error:
         raise RuntimeModelError(f"arguments cannot be read: {error}", hint="--name value, as a launch script has them") from None
+    return arguments_of(words)
+
+
+def arguments_of(words: Iterable[str]) -> Arguments:
+    """As `parse_arguments`, of words that a shell has taken apart."""
     found: dict[str, str] = {}
     name = ""
     for word in words:

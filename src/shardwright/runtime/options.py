@@ -227,6 +227,13 @@ OPTIONS: Final = (
     _switch("recompute_moe", "routed experts, with their dispatch, run again in backward"),
 )
 BY_NAME: Final[Mapping[str, Option]] = {option.name: option for option in OPTIONS}
+OF_EXPERTS: Final = frozenset(
+    {
+        *("dispatcher", "dispatch_dtype", "dispatch_sms", "capacity", "expert_overlap", "grouped_experts", "router_fusion"),
+        *("permute_fusion", "recompute_moe_act", "recompute_shared", "recompute_moe"),
+    }
+)
+"""Options that say nothing of a model without experts."""
 _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
 
 

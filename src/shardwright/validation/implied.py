@@ -10,21 +10,13 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Final
 
+from shardwright.runtime.megatron_arguments import MODULES
 from shardwright.validation.measurements import Measurement
 from shardwright.validation.names import meant
 
 QUANTUM: Final = 128
 _LISTED: Final = re.compile(r"(?:selective)?[\s\[\"']*([a-z_, +]*?)[\s\]\"']*")
 """Modules in any brackets: ``selective[mlp+moe_act]``, ``["mlp" "moe_act"]``, ``core_attn,mlp``."""
-_MODULES: Final = {
-    "layernorm": "recompute_norms",
-    "mla_up_proj": "recompute_mla",
-    "moe_act": "recompute_moe_act",
-    "mlp": "recompute_mlp",
-    "shared_experts": "recompute_shared",
-    "moe": "recompute_moe",
-}
-"""Words of Megatron-Core's ``recompute_modules`` -> options of a runtime; ``core_attn`` is selective recompute of the grid."""
 _WHOLE: Final = ("zero-3", "zero3", "stage 3", "stage-3", "stage3", "fsdp")
 """Words of sharding that need no other degree."""
 
@@ -100,7 +92,7 @@ def modules_of(row: Measurement) -> tuple[Measurement, tuple[str, ...]]:
     if found is None:
         return row, ()
     words = [word for word in re.split(r"[+, ]+", found[1]) if word]
-    if not words or any(word not in (*_MODULES, "core_attn") for word in words):
+    if not words or any(word not in (*MODULES, "core_attn") for word in words):
         return row, ()
     kept = "selective" if "core_attn" in words else "none"
-    return replace(row, recompute=kept), tuple(_MODULES[word] for word in words if word != "core_attn")
+    return replace(row, recompute=kept), tuple(MODULES[word] for word in words if word != "core_attn")

@@ -1,7 +1,5 @@
 """A row's cells from the arguments that its run was launched with, as Megatron-LM names them: all that they are, so that what is not
-among them is at Megatron's default.
-
-Source of names and defaults: Megatron-LM, megatron/training/arguments.py and megatron/core/transformer/transformer_config.py.
+among them is at Megatron's default (`runtime.megatron_arguments`).
 """
 
 from __future__ import annotations
@@ -13,15 +11,20 @@ from typing import Any, Final
 
 from shardwright.errors import RuntimeModelError
 from shardwright.runtime.arguments import Arguments, options_of, parse_arguments
+from shardwright.runtime.megatron_arguments import (
+    DEFAULTS,
+    has_dropout,
+    number_format,
+    pipeline_chunks,
+    recomputed,
+    sharding_stage,
+    whole,
+)
 from shardwright.runtime.registry import load_runtime
 from shardwright.validation.implied import QUANTUM
 from shardwright.validation.measurements import Measurement
 from shardwright.validation.table import EMPTY
 
-MAX_DIGITS: Final = 12
-MAX_STAGES: Final = 4096
-MAX_LAYOUT: Final = 10_000
-"""Characters of a layout that is written out."""
 _CELLS: Final = {
     "num-layers": "layers",
     "hidden-size": "hidden",
@@ -46,17 +49,8 @@ _CELLS: Final = {
     "vocab-size": "tokenizer_words",
 }
 """Argument -> column, of those that are whole numbers."""
-_DEFAULTS: Final = {
-    "tensor-model-parallel-size": "1",
-    "pipeline-model-parallel-size": "1",
-    "moe-token-dispatcher-type": "allgather",
-    "moe-router-topk": "2",
-    "attention-dropout": "0.1",
-    "hidden-dropout": "0.1",
-    "transformer-impl": "transformer_engine",
-}
-_FSDP: Final = {"no_shard": "none", "optim": "ZeRO-1", "optim_grads": "ZeRO-2", "optim_grads_params": "ZeRO-3"}
-_REPEATED: Final = re.compile(r"\(([A-Za-z|]*)\)\*([0-9]{1,4})|([A-Za-z|])\*([0-9]{1,4})")
+_STAGES: Final = ("none", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+"""Word of a table for each stage."""
 _FREQUENCY: Final = re.compile(r"\(?\[0\]\*([0-9]{1,4})\+\[1\]\*([0-9]{1,4})\)?")
 
 
@@ -71,7 +65,7 @@ def launched(row: Measurement, *, assumptions: list[str]) -> Measurement:
     said = parse_arguments(row.launch)
     if not said:
         return row
-    arguments = {**_DEFAULTS, **said}
+    arguments = {**DEFAULTS, **said}
     given: dict[str, Any] = {}
     for read in (_numbers, _pipeline, _formats, _memory, _vocabulary, _model):
         given |= {column: value for column, value in read(arguments, replace(row, **_missing(row, given))).items() if value not in EMPTY}
@@ -95,7 +89,7 @@ def launched_options(runtime: str, row: Measurement) -> str:
         return runtime
     made = load_runtime(runtime)
     own = dict(made.options)
-    set_by = options_of(load_runtime(made.base or made.name), {**_DEFAULTS, **parse_arguments(row.launch)})
+    set_by = options_of(load_runtime(made.base or made.name), {**DEFAULTS, **parse_arguments(row.launch)})
     words = {name: value for name, value in set_by if not name.startswith("recompute_")} | own
     return load_runtime(" ".join([made.base or made.name, *(f"{name}={value}" for name, value in words.items())])).name
 
@@ -108,14 +102,9 @@ def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)[:60]
 
 
-def _whole(text: str) -> int | None:
-    """The number; None where it is none, or more than anybody has."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
-
-
 def _numbers(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     counts = {column: arguments[name] for name, column in _CELLS.items() if name in arguments}
-    found: dict[str, Any] = {column: _whole(text) for column, text in counts.items()}
+    found: dict[str, Any] = {column: whole(text) for column, text in counts.items()}
     wrong = next((f"{column} {counts[column][:40]!r}" for column, value in found.items() if value is None), "")
     if wrong:
         raise RuntimeModelError(f"launch: {wrong} is not a whole number", hint="--name value, as a launch script has them")
@@ -126,63 +115,22 @@ def _numbers(arguments: Arguments, row: Measurement) -> dict[str, Any]:
 
 def _pipeline(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     """Chunks of a rank and layers of a stage, by any of the arguments that say them."""
-    if "pipeline-model-parallel-layout" in arguments:
-        chunks = _layout(arguments["pipeline-model-parallel-layout"])
-        if len(chunks) % (row.pp or 1):
-            raise RuntimeModelError(f"launch: a layout of {len(chunks)} chunks for pp {row.pp}", hint="a whole number of chunks a rank")
-        return {"vpp": len(chunks) // (row.pp or 1), "stage_layers": chunks}
-    found: dict[str, Any] = {"vpp": row.vpp or 1}
-    each = _whole(arguments.get("num-layers-per-virtual-pipeline-stage", ""))
-    if each and row.layers and row.pp:
-        found["vpp"] = max(1, row.layers // (row.pp * each))
-    first, last = (_whole(arguments.get(f"decoder-{end}-pipeline-num-layers", "")) for end in ("first", "last"))
-    if (first or last) and row.layers and MAX_STAGES >= (row.pp or 1) > 1 and found["vpp"] == 1:
-        found["stage_layers"] = _between(row.layers, row.pp or 1, first, last)
-    return found
-
-
-def _between(layers: int, pp: int, first: int | None, last: int | None) -> tuple[int, ...]:
-    """Layers of each stage where those of the ends are said: the rest evenly."""
-    free = pp - (first is not None) - (last is not None)
-    each = (layers - (first or 0) - (last or 0)) // max(free, 1)
-    return (each if first is None else first, *(each,) * (pp - 2), each if last is None else last)
-
-
-def _layout(text: str) -> tuple[int, ...]:
-    """Layers (``t``) of each chunk of a layout: ``Et*3|(tt|)*6mL`` is 3, six times 2, and 0 beside what predicts further and the loss."""
-    whole = text
-    while (found := _REPEATED.search(whole)) is not None:
-        body, times = (found[1], int(found[2])) if found[2] else (found[3], int(found[4]))
-        if len(whole) + len(body) * times > MAX_LAYOUT:
-            break
-        whole = whole[: found.start()] + body * times + whole[found.end() :]
-    if set(whole) - set("EtmL|"):
-        raise RuntimeModelError(f"launch: layout {text[:40]!r} is not known here", hint="E, t, m, L, | and repetitions")
-    chunks = whole.split("|")
-    return tuple(chunk.count("t") for chunk in chunks)
+    vpp, chunks = pipeline_chunks(arguments, layers=row.layers or 0, pp=row.pp or 1, vpp=row.vpp or 1)
+    return {"vpp": vpp, **({"stage_layers": chunks} if chunks else {})}
 
 
 def _formats(arguments: Arguments, row: Measurement) -> dict[str, Any]:
-    base = next((name for name in ("bf16", "fp16") if name in arguments), "")
-    few = "fp4" if "fp4-format" in arguments else "fp8" if "fp8-format" in arguments else ""
-    dropout = any(float(arguments[name] or 0) > 0 for name in ("attention-dropout", "hidden-dropout") if _is_number(arguments[name]))
-    return {"precision": few or base, "dropout": int(dropout), "qk_norm": int("qk-layernorm" in arguments)}
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[0-9]{0,9}(\.[0-9]{0,9})?", text) is not None and text not in ("", ".")
+    return {"precision": number_format(arguments), "dropout": int(has_dropout(arguments)), "qk_norm": int("qk-layernorm" in arguments)}
 
 
 def _memory(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     """Sequence parallelism, sharded states and recompute; Ulysses as context parallelism."""
-    found: dict[str, Any] = {"sp": int("sequence-parallel" in arguments)}
-    if "use-megatron-fsdp" in arguments or "use-custom-fsdp" in arguments:
-        found["zero_stage_or_fsdp"] = _FSDP.get(arguments.get("data-parallel-sharding-strategy", "no_shard"), "")
-    else:
-        found["zero_stage_or_fsdp"] = "ZeRO-1" if "use-distributed-optimizer" in arguments else "none"
-    granularity = arguments.get("recompute-granularity", "none")
-    modules = re.findall(r"[a-z_]+", arguments.get("recompute-modules", "core_attn"))
-    found["recompute"] = f"selective[{'+'.join(modules)}]" if granularity == "selective" else granularity
+    stage, (granularity, modules) = sharding_stage(arguments), recomputed(arguments)
+    found: dict[str, Any] = {
+        "sp": int("sequence-parallel" in arguments),
+        "zero_stage_or_fsdp": "" if stage is None else _STAGES[stage],
+        "recompute": f"selective[{'+'.join(modules)}]" if granularity == "selective" else granularity,
+    }
     if arguments.get("cp-comm-type") == "a2a" and (row.cp or 1) > 1:
         found["ulysses"] = row.cp
     return found
@@ -190,7 +138,7 @@ def _memory(arguments: Arguments, row: Measurement) -> dict[str, Any]:
 
 def _vocabulary(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     """The tokenizer's words padded to what the launch says."""
-    quantum = (_whole(arguments.get("make-vocab-size-divisible-by", "")) or QUANTUM) * (row.tp or 1)
+    quantum = (whole(arguments.get("make-vocab-size-divisible-by", "")) or QUANTUM) * (row.tp or 1)
     return {"vocab": -(-row.tokenizer_words // quantum) * quantum} if row.tokenizer_words else {}
 
 
@@ -211,7 +159,7 @@ def _model(arguments: Arguments, row: Measurement) -> dict[str, Any]:
 
 def _latent(arguments: Arguments, row: Measurement, *, first: int) -> dict[str, Any]:
     def count(name: str, otherwise: int) -> int:
-        said = _whole(arguments.get(name, ""))
+        said = whole(arguments.get(name, ""))
         return otherwise if said is None else said
 
     width = row.expert_ffn or row.ffn_hidden or 4 * (row.hidden or 0)

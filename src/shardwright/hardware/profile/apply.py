@@ -73,8 +73,8 @@ def apply_profile(cluster: Cluster, profile: Profile) -> Cluster:
 def _measured_accelerator(device: Accelerator, profile: Profile) -> Accelerator:
     fitted = Origin(evidence=Evidence.FITTED, reference=profile.reference)
     measured = Origin(evidence=Evidence.MEASURED, reference=profile.reference)
-    # A dtype that the data sheet lacks takes its best measured rate as its peak.
-    peaks = device.peak_flops + tuple((g.dtype, _best_rate(g)) for g in profile.gemm if not device.peak(g.dtype))
+    # A dtype that the data sheet lacks takes its best rate as its peak.
+    peaks = device.peak_flops + tuple((g.dtype, _best_rate(g, profile)) for g in profile.gemm if not device.peak(g.dtype))
     device = replace(device, peak_flops=peaks)
     gemm = {g.dtype: g for g in device.gemm} | {g.dtype: _gemm_rates(g, device, fitted) for g in profile.gemm}
     attention = {a.generation: a for a in device.attention} | {
@@ -97,8 +97,14 @@ def _measured_accelerator(device: Accelerator, profile: Profile) -> Accelerator:
     )
 
 
-def _best_rate(gemm: GemmProfile) -> float:
-    return max((2.0 * p.m * p.n * p.k / p.seconds for p in gemm.points), default=gemm.flops_per_second)
+def _best_rate(gemm: GemmProfile, profile: Profile) -> float:
+    """FLOP/s of the dtype that nothing exceeds which is priced by the profile: no GEMM that was measured, none of the fit, which may be
+    faster than each that was, and no attention core.
+    """
+    measured = (2.0 * p.m * p.n * p.k / p.seconds for p in gemm.points)
+    # A core's backward has twice its forward's FLOPs.
+    cores = (rate * max(1.0, 2.0 / a.backward_ratio) for a in profile.attention if a.dtype is gemm.dtype for _, rate in a.curve)
+    return max(gemm.flops_per_second, *measured, *cores)
 
 
 def _gemm_rates(gemm: GemmProfile, device: Accelerator, origin: Origin) -> GemmRates:
@@ -200,7 +206,7 @@ def _card(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Origin) -> Li
 
 
 def _new_node(profile: Profile) -> NodeKind:
-    """A node of an accelerator that no catalog has: peaks are the best measured rates."""
+    """A node of an accelerator that no catalog has: peaks are the best rates."""
     if not profile.gemm or profile.elements is None or not profile.memory_bytes:
         raise ClusterError(
             f"{profile.accelerator[:60]} is in no catalog, and its profile lacks GEMM, element-wise kernels or memory",
@@ -211,7 +217,7 @@ def _new_node(profile: Profile) -> NodeKind:
         vendor="",
         memory_gib=profile.memory_bytes / GIB,
         bandwidth=profile.elements.bytes_per_second / GIGA,
-        peaks=tuple((g.dtype, _best_rate(g)) for g in profile.gemm),
+        peaks=tuple((g.dtype, _best_rate(g, profile)) for g in profile.gemm),
         reference=profile.reference,
         evidence=Evidence.MEASURED,
     )

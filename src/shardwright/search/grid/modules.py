@@ -11,8 +11,9 @@ from typing import Final
 from shardwright.errors import RuntimeModelError
 from shardwright.program.block.rebuilt import rebuilt
 from shardwright.program.problem import Problem, under
-from shardwright.runtime.options import BY_NAME, offered_values, ordered
+from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
 from shardwright.runtime.runtime import Options
+from shardwright.strategy.grid.facts import has_experts
 
 LADDER: Final[tuple[str, ...]] = (
     "recompute_norms",
@@ -25,7 +26,6 @@ LADDER: Final[tuple[str, ...]] = (
 """Options in the order in which they cost more time for what they free: norms and activations are passes over memory; the up projections of
 latent attention make the most bytes of a product's FLOPs; whole feed-forwards repeat most of the layer, those of few tokens first.
 """
-_EXPERTS: Final = ("dispatcher", "expert_overlap")
 NOTHING: Final[tuple[Options, ...]] = ((),)
 """One set: what the runtime does by itself."""
 
@@ -56,12 +56,12 @@ def searched_options(problem: Problem) -> tuple[tuple[str, tuple[str, ...]], ...
     Not those that are set with its name, as in ``megatron-core dispatcher=flex``, nor what means nothing to a model without experts.
     """
     present, chosen = dict(problem.runtime.own), dict(problem.runtime.options)
-    experts = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
+    experts = has_experts(problem.model)
     found = []
     for name, offered in offered_values(problem.runtime).items():
         option = BY_NAME[name]
         tried = [value for value in option.searched if value in offered]
-        if name in chosen or present[name] not in tried or len(tried) < 2 or (name in _EXPERTS and not experts):
+        if name in chosen or present[name] not in tried or len(tried) < 2 or (name in OF_EXPERTS and not experts):
             continue
         found.append((name, (present[name], *(value for value in tried if value != present[name]))))
     return tuple(found)

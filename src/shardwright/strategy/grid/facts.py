@@ -38,6 +38,11 @@ def _sizes(operators: list[Operator], dim: Dim) -> list[int]:
     return [extent.runs for operator in operators for extent in (*operator.reads, *operator.writes) if extent.dim is dim]
 
 
+def has_experts(model: Model) -> bool:
+    """Some operator of the model is of experts."""
+    return any(o.experts is not None for block in model.blocks for o in block.operators)
+
+
 def grid_facts(model: Model, *, devices: int, global_batch: int, seq_len: int) -> GridFacts:
     """What a grid for `model` is checked against; devices and samples are counts, `seq_len` tokens a sample."""
     operators = [operator for run in model.runs for operator in model.blocks[run.block].operators]

@@ -349,6 +349,8 @@ def _by_rule(grid: Grid, *, layers: int) -> Grid:
     if not grid.layers:
         return grid
     plain = replace(grid, layers=())
+    if chunks_of(plain, layers=layers) == grid.layers:
+        return plain
     if grid_schedule(grid.schedule).placement != WAVE:
         ends = [sum(grid.layers[rank :: grid.pp]) for rank in (0, grid.pp - 1)]
         if any(end % grid.vpp for end in ends):

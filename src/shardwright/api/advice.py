@@ -1,0 +1,168 @@
+"""What people's own launch is worth, and what would make it faster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from shardwright.api.exports import exported
+from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
+from shardwright.api.simulations import simulated
+from shardwright.errors import InfeasibleError, ShardwrightError, UsageError
+from shardwright.export.exporter import Given
+from shardwright.export.registry import TARGETS
+from shardwright.hardware.cluster import Cluster
+from shardwright.launch_files.launch import Launch
+from shardwright.launch_files.read import read_launch, settings_of_files
+from shardwright.program.legal import grid_violations
+from shardwright.program.problem import Problem
+from shardwright.runtime.options import BY_NAME, ordered
+from shardwright.search.advice import Advice, Change
+from shardwright.search.answer import Answer
+from shardwright.search.grid.find import find
+from shardwright.search.grid.one_change import one_change
+from shardwright.search.grid.space import Space
+from shardwright.search.request import Request
+from shardwright.search.simulation import Simulation
+from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.rules import GridFacts
+from shardwright.strategy.text.grid_notation import print_grid
+
+WORTH = 0.001
+"""Least share of a step that a change is told for."""
+TOLD = 3
+
+
+def read_request(
+    paths: Sequence[str],
+    request: Request,
+    *,
+    cluster: Cluster,
+    framework: str = "",
+    given: Mapping[str, str] | None = None,
+) -> tuple[Launch, Request]:
+    """The launch that files say, and the request that it is.
+
+    Args:
+        request: with the model and the cluster; what else it says stands before what the files say. cluster: that it names.
+        framework, given: as `read_launch`.
+
+    Raises:
+        DataError: the files cannot be read. UsageError: neither they nor the request say the length of a sample or the batch.
+    """
+    from shardwright.model.asked import asked_model
+
+    model = asked_model(request.model, train=request.train, teacher=request.teacher)
+    launch = read_launch(paths, model=model, devices=cluster.num_devices, framework=framework, runtime=request.runtime, given=given)
+    length, batch = request.seq_len or launch.seq_len, request.global_batch or launch.global_batch
+    if not (length and batch):
+        raise UsageError(
+            "the launch does not say " + ("how long a sample is" if not length else "how many samples a step has"),
+            hint="--seq-len and --global-batch say it",
+        )
+    found = replace(
+        request,
+        seq_len=length,
+        global_batch=batch,
+        runtime=launch.runtime,
+        precision=request.precision or launch.precision,
+        dropout=request.dropout or launch.dropout,
+    )
+    return launch, with_defaults(found)
+
+
+def advise(launch: Launch, request: Request, *, progress: Progress | None = None) -> Advice:
+    """What a launch is worth: its time and memory, the changes of one decision that gain most, and the best strategy, certified.
+
+    Every change of one decision is simulated, so none of them gains more than those that are told; the best strategy is that of the
+    standard space under the launch's own numerics, with a proof that none there is faster.
+
+    Raises:
+        As `problem_of`.
+    """
+    problem, grid = problem_of(request), launch.grid
+    facts = facts_of(problem)
+    broken = tuple(grid_violations(problem, grid))
+    now = None if broken else simulated(request, problem, name=print_grid(grid), grid=grid)
+    numeric = tuple((name, value) for name, value in grid.options if BY_NAME[name].numerics)
+    searched = replace(request, runtime=" ".join([launch.runtime, *(f"{name}={value}" for name, value in numeric)]))
+    space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
+    best = _best(searched, facts, capacity=capacity, progress=progress)
+    changes, considered = _changes(problem, space, facts, launch, now=now.prediction.step_time_s if now else 0.0, capacity=capacity)
+    whole = None
+    if best is not None:
+        # What a search sets to the runtime's own value is not set.
+        options = ordered(pair for pair in {**dict(numeric), **dict(best.grid.options)}.items() if pair not in problem.runtime.own)
+        found = replace(best.grid, options=options)
+        whole = _change(problem, request, launch, print_grid(found), found, best.prediction.step_time_s, now)
+    return Advice(
+        broken=broken,
+        now=now,
+        changes=tuple(_change(problem, request, launch, text, other, seconds, now) for text, other, seconds in changes),
+        considered=considered,
+        best=best,
+        everything=whole,
+    )
+
+
+def _best(request: Request, facts: GridFacts, *, capacity: int, progress: Progress | None) -> Answer | None:
+    problem = problem_of(request)
+    try:
+        found = find(problem, space_of(request, problem, facts), facts, capacity=capacity, top=1, progress=progress)
+    except InfeasibleError:
+        return None
+    return replace(found, request=request, plan=plan_of(found.grid, model=problem.model, global_batch=problem.job.global_batch))
+
+
+def _changes(
+    problem: Problem, space: Space, facts: GridFacts, launch: Launch, *, now: float, capacity: int
+) -> tuple[list[tuple[str, Grid, float]], int]:
+    """The changes that gain most, of each decision the best value; and how many were simulated."""
+    found: dict[str, tuple[float, str, Grid]] = {}
+    considered = 0
+    for text, other in one_change(problem, space, facts, launch.grid):
+        done = _simulated(problem, other)
+        if done is None:
+            continue
+        considered += 1
+        if max(stage.reserved for stage in done.memory) > capacity or (now and done.step_time_s > now * (1 - WORTH)):
+            continue
+        decision = text.rstrip("0123456789").partition("=")[0]
+        found[decision] = min(found.get(decision, (float("inf"), text, other)), (done.step_time_s, text, other), key=lambda one: one[0])
+    ranked = sorted(found.values(), key=lambda one: one[0])[:TOLD]
+    return [(text, other, seconds) for seconds, text, other in ranked], considered
+
+
+def _simulated(problem: Problem, grid: Grid) -> SimulatedPlan | None:
+    try:
+        return None if next(iter(grid_violations(problem, grid)), None) else simulate_grid(problem, grid)
+    except ShardwrightError:
+        return None
+
+
+def _change(problem: Problem, request: Request, launch: Launch, text: str, grid: Grid, seconds: float, now: Simulation | None) -> Change:
+    """A strategy beside the launch's; of a launch that cannot run no settings are compared."""
+    if now is None:
+        return Change(text=text, grid=grid, step_time_s=seconds, gain=0.0)
+    before, after = _settings(problem, request, launch, launch.grid), _settings(problem, request, launch, grid)
+    return Change(
+        text=text,
+        grid=grid,
+        step_time_s=seconds,
+        gain=1 - seconds / now.prediction.step_time_s,
+        added=tuple(pair for pair in after.items() if before.get(pair[0]) != pair[1]),
+        removed=tuple(pair for pair in before.items() if after.get(pair[0]) != pair[1]),
+    )
+
+
+def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) -> Mapping[str, str]:
+    """What the framework's own files say of a strategy; nothing where they are not written here, or cannot say it."""
+    if launch.framework not in TARGETS:
+        return {}
+    plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
+    given = Given(name="advice", cluster=request.cluster, problem=problem, plan=plan, grid=grid, table=None)
+    files = exported(TARGETS[launch.framework], given)
+    return settings_of_files((Path(one.name).name, one.text) for one in files)

@@ -1,0 +1,82 @@
+"""``shardwright advise``: what people's own launch takes, and what would make it faster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shardwright.api import advice as api
+from shardwright.api.problems import load_cluster
+from shardwright.cli import flags, screen
+from shardwright.cli.command import verb
+from shardwright.cli.counts import read_batch, read_count
+from shardwright.errors import UsageError
+from shardwright.files.text import to_text
+from shardwright.launch_files.registry import READERS
+from shardwright.report.advice_face import advice_document, advice_line, render_advice
+from shardwright.search.request import Request
+
+
+def advise(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE... MODEL CLUSTER",
+            help="Launch scripts and configuration files, then the model and the cluster as `plan` takes them.",
+        ),
+    ],
+    *,
+    framework: Annotated[
+        str, typer.Option("--from", metavar="FRAMEWORK", help=f"Of the files: {', '.join(READERS)}.", show_default="the one they are of")
+    ] = "",
+    values: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Value of a variable of a script. Repeatable.")
+    ] = None,
+    seq_len: Annotated[str, typer.Option("--seq-len", metavar="N", help="Tokens of a sample, where the files do not say it.")] = "",
+    global_batch: flags.GlobalBatch = "",
+    runtime: flags.RuntimeName = "",
+    precision: flags.Precision = "",
+    profile: flags.ProfileFile = "",
+    memory_reserve: flags.MemoryReserve = "0",
+    as_json: flags.AsJson = False,
+    quiet: flags.Quiet = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Say what a launch of MODEL on CLUSTER takes in time and memory, what limits it, and which of its settings would gain most."""
+    if len(files) < 3:
+        raise UsageError("files of a launch, then MODEL and CLUSTER", hint="shardwright advise pretrain.sh llama-3.1-70b h100-sxm:1024")
+    *paths, model, cluster = files
+    length = read_count(seq_len, flag="--seq-len") if seq_len else 0
+    reserve_bytes, reserve_fraction = flags.read_reserve(memory_reserve)
+    request = Request(
+        model=model,
+        cluster=cluster,
+        seq_len=length,
+        global_batch=read_batch(global_batch, "", seq_len=length or 1) if global_batch else 0,
+        runtime=runtime,
+        precision=precision,
+        profile=profile,
+        reserve_bytes=reserve_bytes,
+        reserve_fraction=reserve_fraction,
+    )
+    given = dict(_value(pair) for pair in values or [])
+    launch, request = api.read_request(paths, request, cluster=load_cluster(cluster), framework=framework, given=given)
+    with screen.progress(quiet=quiet or as_json) as report:
+        advice = api.advise(launch, request, progress=report)
+    if as_json:
+        screen.write(to_text(advice_document(launch, advice)))
+    elif quiet:
+        screen.write(advice_line(launch, advice))
+    else:
+        screen.show(render_advice(launch, advice))
+
+
+def _value(pair: str) -> tuple[str, str]:
+    name, equals, value = pair.partition("=")
+    if not (name and equals):
+        raise UsageError(f"--set {pair[:40]}", hint="--set NAME=VALUE")
+    return name, value
+
+
+main = verb(advise, name="advise")

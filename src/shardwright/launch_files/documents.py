@@ -1,0 +1,110 @@
+"""Settings of configuration files, by dotted names in lower case with dashes."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from shardwright.errors import DataError, ShardwrightError
+from shardwright.runtime.arguments import Arguments
+
+MAX_DEPTH: Final = 30
+MAX_SETTINGS: Final = 5_000
+
+
+def settings_of_document(text: str, suffix: str, name: str) -> Arguments:
+    """The settings of a JSON, YAML or TOML text.
+
+    Args:
+        suffix: ``.json``, ``.yaml``, ``.yml`` or ``.toml``. name: of the file, for errors.
+
+    Raises:
+        DataError: it cannot be read, or holds too much.
+    """
+    return _flat(_document(text, suffix, name))
+
+
+def settings_of_python(text: str, name: str) -> Arguments:
+    """What a Python file gives by name: ``cfg.model.tp = 8`` as ``model.tp``, and ``Parallelism(tp=8)`` as ``parallelism.tp``.
+
+    Raises:
+        DataError: it is no Python.
+    """
+    return dict(_assigned(text, name))
+
+
+def _document(text: str, suffix: str, name: str) -> Any:
+    try:
+        if suffix == ".toml":
+            import tomllib
+
+            return tomllib.loads(text)
+        if suffix == ".json":
+            return json.loads(text)
+        from shardwright.hardware.files.yaml_text import read_yaml  # yaml only where a file is read
+
+        return read_yaml(text, what=name[:60])
+    except ShardwrightError as error:
+        raise DataError(error.message, hint=error.hint) from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{name[:60]}: {str(error)[:200]}", hint="a configuration file of a framework") from None
+
+
+def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
+    """Settings by dotted names, in lower case with dashes; what is off or nothing is left out, as of arguments."""
+    if depth > MAX_DEPTH:
+        raise DataError(f"a configuration nested deeper than {MAX_DEPTH}", hint="a configuration file of a framework")
+    if isinstance(document, Mapping):
+        found: dict[str, str] = {}
+        for key, value in document.items():
+            name = f"{before}.{key}" if before else str(key)
+            found |= _flat(value, name.replace("_", "-").lower(), depth + 1)
+            if len(found) > MAX_SETTINGS:
+                raise DataError(f"a configuration of more than {MAX_SETTINGS:,} settings", hint="a configuration file of a framework")
+        return found
+    if not before:
+        raise DataError("a configuration without names", hint="a configuration file of a framework")
+    if document is None or document is False:
+        return {before: "false"} if document is False else {}
+    if document is True:
+        return {before: "true"}
+    if isinstance(document, list | tuple):
+        return {before: " ".join(str(one) for one in document[:1000])}
+    return {before: str(document)}
+
+
+def _assigned(text: str, name: str) -> Iterator[tuple[str, str]]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DataError(f"{name[:60]}: {str(error)[:100]}", hint="a Python file") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
+            parts = _dotted(node.targets[0])
+            value = _literal(node.value)
+            if parts and value is not None:
+                yield ".".join(parts[1:]).replace("_", "-").lower(), value
+        if isinstance(node, ast.Call):
+            called = _dotted(node.func)
+            for keyword in node.keywords:
+                value = _literal(keyword.value)
+                if keyword.arg and value is not None and called:
+                    yield f"{called[-1]}.{keyword.arg}".replace("_", "-").lower(), value
+
+
+def _dotted(node: ast.expr) -> list[str]:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute) and len(parts) < MAX_DEPTH:
+        parts.insert(0, node.attr)
+        node = node.value
+    return [node.id, *parts] if isinstance(node, ast.Name) else []
+
+
+def _literal(node: ast.expr) -> str | None:
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return next(iter(_flat({"x": value}).values()), None) if not isinstance(value, dict) else None

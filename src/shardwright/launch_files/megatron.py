@@ -1,0 +1,200 @@
+"""Megatron-LM's command lines.
+
+Source of names and defaults: Megatron-LM, megatron/training/arguments.py of Megatron-Core 0.19.2 and at d98e8a6 (2026-08-22).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from shardwright.errors import DataError, StrategyError
+from shardwright.export.megatron import MAPPED, ORDERS
+from shardwright.export.megatron_model import model_flags, model_shortfalls
+from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged, require_value, share
+from shardwright.launch_files.megatron_words import IGNORED, MODEL_DEFAULTS, MODEL_LOOSE, UNDERSTOOD, UNMODELLED
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.arguments import Arguments, options_of, parse_arguments
+from shardwright.runtime.megatron_arguments import (
+    DEFAULTS,
+    MODULES,
+    has_dropout,
+    number_format,
+    pipeline_chunks,
+    recomputed,
+    sharding_stage,
+)
+from shardwright.runtime.options import OF_EXPERTS, ordered
+from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime import Options, Runtime
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.facts import grid_facts, has_experts, num_layers
+from shardwright.strategy.grid.rules import canonical
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronReader:
+    """The reader."""
+
+    name: str = "megatron"
+    runtime: str = "megatron-core-0.12"
+    marks: frozenset[str] = frozenset(
+        {"tensor-model-parallel-size", "pipeline-model-parallel-size", "use-distributed-optimizer", "micro-batch-size", "num-layers"}
+    )
+
+    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+        """See `LaunchReader`."""
+        arguments = {**DEFAULTS, **written.arguments}
+        for name in UNDERSTOOD:
+            require_value(name, arguments.get(name, ""))
+        grid = _grid(arguments, model=model, devices=devices)
+        batch = count(arguments, "global-batch-size", grid.microbatch * grid.dp)
+        length = count(arguments, "seq-length", count(arguments, "encoder-seq-length"))
+        base = load_runtime(runtime)
+        grid = replace(grid, options=_options(base, arguments, model))
+        facts = grid_facts(model, devices=devices, global_batch=batch, seq_len=length or 1)
+        flags = {name: f"sets {option}" for name, option in _set_by(base).items()}
+        return Launch(
+            framework=self.name,
+            runtime=runtime,
+            grid=canonical(grid, facts=facts),
+            seq_len=length,
+            global_batch=batch,
+            precision=number_format(arguments) or "fp32",
+            dropout=has_dropout(arguments),
+            settings=tuple(
+                judged(
+                    written.arguments,
+                    understood={**flags, **UNDERSTOOD},
+                    model=_of_model(written.arguments, model, length=length or 1),
+                    ignored=IGNORED,
+                    unmodelled=UNMODELLED,
+                )
+            ),
+            notes=written.notes,
+        )
+
+
+MEGATRON: Final = MegatronReader()
+
+
+def _set_by(runtime: Runtime) -> dict[str, str]:
+    """Argument -> the option of the runtime that it sets."""
+    return {name: offer.option for offer in runtime.offers for name in parse_arguments(offer.flag)}
+
+
+def _options(runtime: Runtime, arguments: Arguments, model: Model) -> Options:
+    """Options that the arguments set, and those that without an argument are otherwise than the planner's own."""
+    _, modules = recomputed(arguments)
+    unknown = [word for word in modules if word not in (*MODULES, "core_attn")]
+    if unknown:
+        raise DataError(f"--recompute-modules {' '.join(unknown)[:60]}: not known here", hint=f"known: core_attn, {', '.join(MODULES)}")
+    own = dict(runtime.own)
+    found = {name: value for name, value in options_of(runtime, arguments) if name not in MODULES.values()}
+    found |= {MODULES[word]: "on" for word in modules if word in MODULES}
+    if int(arguments["tensor-model-parallel-size"]) == 1 or "sequence-parallel" not in arguments:
+        found.pop("tp_overlap", None)
+    if not has_experts(model):
+        found = {name: value for name, value in found.items() if name not in OF_EXPERTS}
+    return ordered(pair for pair in found.items() if own.get(pair[0]) != pair[1])
+
+
+def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
+    tp, pp, cp = (count(arguments, f"{axis}-size", 1) for axis in ("tensor-model-parallel", "pipeline-model-parallel", "context-parallel"))
+    if min(tp, pp, cp) < 1 or devices % (tp * pp * cp):
+        raise StrategyError(
+            f"tp {tp} x pp {pp} x cp {cp} does not divide the {devices} devices of the cluster",
+            hint="the CLUSTER that the launch is for",
+            rule="grid.devices",
+        )
+    said = count(arguments, "num-virtual-stages-per-pipeline-rank", 1)
+    vpp, chunks = pipeline_chunks(arguments, layers=num_layers(model), pp=pp, vpp=said)
+    stage = sharding_stage(arguments)
+    if stage is None:
+        raise DataError(
+            f"--data-parallel-sharding-strategy {arguments['data-parallel-sharding-strategy'][:40]} is not known here",
+            hint="no_shard, optim, optim_grads or optim_grads_params",
+        )
+    if "use-torch-fsdp2" in arguments:
+        stage = 3
+    dp = devices // (tp * pp * cp)
+    instances = count(arguments, "num-distributed-optimizer-instances", 1) or 1
+    sparse = has_experts(model)
+    granularity, modules = recomputed(arguments)
+    full = granularity == "full"
+    blocks = full and arguments.get("recompute-method") == "block"
+    offload = share(arguments, "optimizer-offload-fraction", 1.0) if "optimizer-cpu-offload" in arguments else 0.0
+    return Grid(
+        tp=tp,
+        sp="sequence-parallel" in arguments,
+        cp=cp,
+        ulysses=_ulysses(arguments, cp),
+        gather=arguments.get("cp-comm-type", "p2p").split()[:1] in (["allgather"], ["all_gather"]),
+        ep=count(arguments, "expert-model-parallel-size", 1) if sparse else 1,
+        etp=count(arguments, "expert-tensor-parallel-size", tp) if sparse else 1,
+        dp=dp,
+        pp=pp,
+        vpp=vpp,
+        microbatch=count(arguments, "micro-batch-size", 1),
+        zero=stage,
+        shard=dp * cp // instances if instances > 1 and stage else 0,
+        recompute=Recompute.FULL if full else Recompute.SELECTIVE if "core_attn" in modules else Recompute.NONE,
+        recompute_layers=count(arguments, "recompute-num-layers", 0) if blocks else 0,
+        host=count(arguments, "cpu-offloading-num-layers", 0),
+        offload=round(100 * offload),
+        schedule="interleaved-1f1b" if vpp > 1 else "1f1b",
+        layers=_listed(chunks, pp=pp, vpp=vpp, layers=num_layers(model)),
+        order=_order(arguments),
+    )
+
+
+def _listed(chunks: tuple[int, ...], *, pp: int, vpp: int, layers: int) -> tuple[int, ...]:
+    if not chunks or pp == 1:
+        return ()
+    if sum(chunks) != layers:
+        raise StrategyError(
+            f"the launch lays out {sum(chunks)} layers, MODEL has {layers}", hint="the MODEL of the launch", rule="grid.layers"
+        )
+    return chunks
+
+
+def _ulysses(arguments: Arguments, cp: int) -> int:
+    kind = arguments.get("cp-comm-type", "p2p").split()[:1]
+    parts = arguments.get("hierarchical-context-parallel-sizes", "1").split()
+    return cp if kind == ["a2a"] else count({"ulysses": parts[0]}, "ulysses") if kind == ["a2a+p2p"] and parts else 1
+
+
+def _order(arguments: Arguments) -> tuple[str, ...]:
+    first, second, *rest = ORDERS[MAPPED in arguments]
+    return (first, second, "ep", *rest)
+
+
+def _of_model(arguments: Arguments, model: Model, *, length: int) -> Iterator[Setting]:
+    """What the arguments say of a model, beside what MODEL is."""
+    if any(not one.instead for one in model_shortfalls(model)):
+        for name in MODEL_DEFAULTS.keys() & arguments.keys():
+            means = "Megatron's arguments do not say MODEL, so it was not compared"
+            yield Setting(name=name, value=arguments[name], verdict=Verdict.OF_THE_MODEL, means=means)
+        return
+    wanted = dict(model_flags(model, length=length))
+    for name, default in MODEL_DEFAULTS.items():
+        said, has = arguments.get(name), wanted.get(name, default)
+        has = "true" if name in wanted and has == "" else has
+        if said is None and (name in MODEL_LOOSE or _same(default or "", has)):
+            continue
+        if said is None and name in ("ffn-hidden-size", "kv-channels", "num-query-groups"):
+            continue
+        alike = name in MODEL_LOOSE or _same(default if said is None else said, has)
+        means = "" if alike else f"MODEL: {has or 'without it'}"
+        verdict = Verdict.OF_THE_MODEL if alike else Verdict.DIFFERENT
+        yield Setting(name=name, value="not said" if said is None else said, verdict=verdict, means=means)
+
+
+def _same(one: str, other: str) -> bool:
+    if one.replace(" ", "") == other.replace(" ", ""):
+        return True
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return False

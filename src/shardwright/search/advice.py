@@ -1,0 +1,45 @@
+"""What a launch is worth, and what would make it faster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.search.answer import Answer
+from shardwright.search.simulation import Simulation
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.violation import Violation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Another strategy than the launch's.
+
+    Args:
+        text: what is changed, in the grid's words. grid: with it. step_time_s: simulated. gain: share of the launch's time that it saves;
+            0 where the launch cannot run. added, removed: settings of the framework, (name, value), that make the difference.
+    """
+
+    text: str
+    grid: Grid
+    step_time_s: float
+    gain: float
+    added: tuple[tuple[str, str], ...] = ()
+    removed: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What `api.advice.advise` returns, beside the launch.
+
+    Args:
+        broken: rules that the strategy breaks. now: it, simulated; None where it breaks a rule.
+        changes: of one decision each, those that gain most, the most first. considered: changes of one decision that were simulated.
+        best: the best strategy of the space, certified; None where nothing fits. everything: it as a change of the launch.
+    """
+
+    broken: tuple[Violation, ...]
+    now: Simulation | None
+    changes: tuple[Change, ...]
+    considered: int
+    best: Answer | None
+    everything: Change | None

@@ -1,0 +1,86 @@
+"""Strategies that differ from one in a single decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from shardwright.program.problem import Problem
+from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
+from shardwright.search.grid.space import Space
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.facts import has_experts
+from shardwright.strategy.grid.rules import GridFacts, canonical
+
+
+def one_change(problem: Problem, space: Space, facts: GridFacts, grid: Grid) -> Iterator[tuple[str, Grid]]:
+    """Every other value of each axis of `space`, and of each option that changes nothing of what is computed: what is decided, in the
+    grid's words, and the strategy, once each.
+
+    Data parallelism takes what devices are left; a pipeline of another length or with other chunks spreads its layers anew, and takes the
+    schedule that its number of chunks needs; tensor parallelism splits the stream too where it did, or was not there before.
+    """
+    seen = {canonical(grid, facts=facts)}
+    for text, other in (*_axes(space, facts, grid), *_options(problem, grid)):
+        if other is None or other.dp < 1:
+            continue
+        same = canonical(other, facts=facts)
+        if same not in seen:
+            seen.add(same)
+            yield text, same
+
+
+def _axes(space: Space, facts: GridFacts, grid: Grid) -> Iterator[tuple[str, Grid | None]]:
+    for tp in space.of("tp"):
+        yield f"tp{tp}", _meshed(facts, replace(grid, tp=int(tp), sp=grid.sp or (grid.tp == 1 and _has_sp(space)), etp=1))
+    for cp in space.of("cp"):
+        yield f"cp{cp}", _meshed(facts, replace(grid, cp=int(cp), ulysses=1, gather=False))
+    for ulysses in space.of("ulysses"):
+        if grid.cp % int(ulysses) == 0:
+            yield f"ulysses{ulysses}", replace(grid, ulysses=int(ulysses), gather=False)
+    for ep in space.of("ep"):
+        for etp in space.of("etp"):
+            yield f"ep{ep}" if etp == grid.etp else f"ep{ep} etp{etp}", replace(grid, ep=int(ep), etp=int(etp))
+    chunks = sorted({1, grid.vpp, *map(int, space.of("vpp"))})
+    for pp in space.of("pp"):
+        for vpp in chunks if int(pp) == grid.pp else (1, grid.vpp):
+            words = f"pp{pp}" if int(pp) != grid.pp else ""
+            yield f"{words} vpp{vpp}".strip(), _pipelined(facts, grid, int(pp), vpp)
+    for mbs in space.of("mbs"):
+        yield f"mbs{mbs}", replace(grid, microbatch=int(mbs))
+    for zero in space.of("zero"):
+        yield f"zero{zero}", replace(grid, zero=int(zero), shard=0)
+    for recompute in Recompute:
+        yield f"recompute={recompute.value}", replace(grid, recompute=recompute, recompute_layers=0)
+    for order in space.orders:
+        yield f"order={'-'.join(order)}", replace(grid, order=order)
+    if grid.offload:
+        yield "offload=0", replace(grid, offload=0)
+
+
+def _has_sp(space: Space) -> bool:
+    return any(int(value) for value in space.of("sp"))
+
+
+def _meshed(facts: GridFacts, grid: Grid) -> Grid | None:
+    """With the data parallelism that the devices leave."""
+    each = grid.tp * grid.cp * grid.pp
+    return replace(grid, dp=facts.devices // each) if facts.devices % each == 0 else None
+
+
+def _pipelined(facts: GridFacts, grid: Grid, pp: int, vpp: int) -> Grid | None:
+    vpp = vpp if pp > 1 else 1
+    schedule = "interleaved-1f1b" if vpp > 1 else "1f1b"
+    return _meshed(facts, replace(grid, pp=pp, vpp=vpp, first=0, last=0, layers=(), schedule=schedule, slices=1))
+
+
+def _options(problem: Problem, grid: Grid) -> Iterator[tuple[str, Grid]]:
+    own, chosen = dict(problem.runtime.own), dict(grid.options)
+    for name, values in offered_values(problem.runtime).items():
+        if BY_NAME[name].numerics or (name in OF_EXPERTS and not has_experts(problem.model)):
+            continue
+        for value in values:
+            changed = {**chosen, name: value}
+            if own.get(name) == value:
+                del changed[name]
+            yield f"{name}={value}", replace(grid, options=ordered(changed.items()))

@@ -1,0 +1,122 @@
+"""Advice on a launch: what it says is simulated, and nothing that it could have said is better."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from shardwright.api.advice import advise, read_request
+from shardwright.api.grids import plan
+from shardwright.api.problems import capacity_of, facts_of, load_cluster, problem_of, space_of
+from shardwright.cli.main import run
+from shardwright.errors import UsageError
+from shardwright.files.text import to_text
+from shardwright.launch_files.launch import Launch
+from shardwright.launch_files.read import read_launch
+from shardwright.model.catalog.catalog import load_model
+from shardwright.program.legal import grid_violations
+from shardwright.report.advice_face import advice_document
+from shardwright.search.advice import Advice
+from shardwright.search.grid.one_change import one_change
+from shardwright.search.request import Request
+from shardwright.simulator.simulate import simulate_grid
+from tests.launch_files.test_megatron import LLAMA, SIZES, SPLIT
+
+CLUSTER = "h100-sxm:16"
+SLOW = f"{LLAMA} {SPLIT} {SIZES} --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --lr 1e-4"
+
+
+@cache
+def advised(arguments: str) -> tuple[Launch, Request, Advice]:
+    request = Request(model="llama-3.1-8b", cluster=CLUSTER, seq_len=0, global_batch=0)
+    launch, request = read_request([arguments], request, cluster=load_cluster(CLUSTER))
+    return launch, request, advise(launch, request)
+
+
+def test_no_change_of_one_decision_gains_more_than_those_that_are_told() -> None:
+    """Each neighbour simulated again, on its own."""
+    launch, request, advice = advised(SLOW)
+    problem = problem_of(request)
+    facts = facts_of(problem)
+    capacity = capacity_of(request, problem)
+    found = []
+    for _, grid in one_change(problem, space_of(request, problem, facts), facts, launch.grid):
+        if not list(grid_violations(problem, grid)):
+            done = simulate_grid(problem, grid)
+            if max(stage.reserved for stage in done.memory) <= capacity:
+                found.append(done.step_time_s)
+    assert advice.now is not None
+    assert advice.changes[0].step_time_s == min(found)
+    assert [c.step_time_s for c in advice.changes] == sorted(c.step_time_s for c in advice.changes)
+    assert all(c.gain == 1 - c.step_time_s / advice.now.prediction.step_time_s > 0 for c in advice.changes)
+
+
+def test_the_best_is_that_of_the_search() -> None:
+    launch, request, advice = advised(SLOW)
+    assert advice.best is not None
+    assert advice.everything is not None
+    best = plan(request)
+    assert (advice.best.grid, advice.best.certificate.optimal) == (best.grid, True)
+    assert advice.everything.step_time_s == best.prediction.step_time_s <= advice.changes[-1].step_time_s
+    assert launch.runtime == "megatron-core-0.12"
+
+
+def test_a_diff_of_settings_makes_the_change() -> None:
+    """The launch with the settings that go and come is read as the strategy that is told."""
+    launch, _, advice = advised(SLOW)
+    assert advice.everything is not None
+    settings = {one.name: one.value for one in launch.settings}
+    for change in (*advice.changes, advice.everything):
+        assert change.added or change.removed
+        words = dict(settings)
+        for name, _ in change.removed:
+            words.pop(name, None)
+        text = " ".join(f"--{name} {value}".removesuffix(" true") for name, value in {**words, **dict(change.added)}.items())
+        again = read_launch([text], model=load_model("llama-3.1-8b"), devices=16)
+        assert again.grid == change.grid, change.text
+
+
+def test_a_launch_that_cannot_run_is_told_why_and_what_can() -> None:
+    _, _, advice = advised(f"{LLAMA} {SPLIT} --micro-batch-size 3 --global-batch-size 64")
+    assert (advice.now, advice.broken[0].rule) == (None, "grid.batch")
+    assert advice.best is not None
+    assert advice.changes[0].text.startswith("mbs")
+    assert advice.changes[0].gain == 0.0
+
+
+def test_a_launch_that_is_best_has_nothing_to_gain() -> None:
+    _, _, advice = advised(SLOW)
+    assert advice.everything is not None
+    words = {one.name: one.value for one in advised(SLOW)[0].settings} | dict(advice.everything.added)
+    for name, _ in advice.everything.removed:
+        if name not in dict(advice.everything.added):
+            words.pop(name, None)
+    text = " ".join(f"--{name} {value}".removesuffix(" true") for name, value in words.items())
+    _, _, again = advised(text)
+    assert again.now is not None
+    assert again.now.prediction.step_time_s == advice.everything.step_time_s
+    assert (again.everything.added, again.everything.removed) == ((), ()) if again.everything else False
+
+
+def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "pretrain.sh"
+    script.write_text(f"TP=2\ntorchrun pretrain_gpt.py {' '.join(SLOW.split())}\n")
+    words = ["advise", str(script), "llama-3.1-8b", CLUSTER]
+    assert run([*words, "--json"]) == 0
+    launch, _, advice = advised(SLOW)
+    assert json.loads(capsys.readouterr().out) == json.loads(to_text(advice_document(launch, advice)))
+    assert run([*words, "--quiet"]) == 0
+    assert capsys.readouterr().out.count("\t") == 2
+    assert run(["advise", str(script), "llama-3.1-8b"]) == 2
+    assert run([*words, "--set", "x"]) == 2
+    assert run([*words, "--from", "megatrom"]) == 2
+    assert "did you mean megatron" in capsys.readouterr().err
+
+
+def test_what_the_launch_does_not_say_is_asked_for() -> None:
+    request = Request(model="llama-3.1-8b", cluster=CLUSTER, seq_len=0, global_batch=0)
+    with pytest.raises(UsageError, match="how long a sample is"):
+        read_request([f"--num-layers 32 {SPLIT}"], request, cluster=load_cluster(CLUSTER))
