@@ -166,8 +166,7 @@ def _ulysses(arguments: Arguments, cp: int) -> int:
 
 
 def _order(arguments: Arguments) -> tuple[str, ...]:
-    first, second, *rest = ORDERS[MAPPED in arguments]
-    return (first, second, "ep", *rest)
+    return ORDERS[MAPPED in arguments]
 
 
 def _of_model(arguments: Arguments, model: Model, *, length: int) -> Iterator[Setting]:
