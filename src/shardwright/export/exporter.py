@@ -55,13 +55,6 @@ class ExportFile:
     text: str
 
 
-def another_framework(given: Given, name: str) -> Shortfall:
-    """That a plan was made for another framework than `name`."""
-    runtime = given.problem.runtime
-    made = f"{runtime.framework} {runtime.version}"
-    return Shortfall(what=f"what {made} overlaps and fuses, which the plan was made for", instead=f"what {name} does; times differ")
-
-
 class Exporter(Protocol):
     """A target: one framework at one version."""
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from shardwright.export.decoder import Decoder, decoder_of
 from shardwright.export.exporter import Shortfall
-from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
+from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.settings import LongerRotary
-from shardwright.strategy.grid.facts import layer_runs
 
 Flags = list[tuple[str, str]]
 """(flag without dashes, value); an empty value is a switch."""
@@ -27,35 +25,6 @@ SPARSE_MADE = frozenset(
     }
 )
 """Names of operators that the arguments can say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decoder:
-    """The blocks of a decoder's layers, in order, without repetition of what they say."""
-
-    model: Model
-    layers: tuple[Block, ...]
-
-    def named(self, name: str) -> tuple[Operator, ...]:
-        """The operators of that name, of every block that has one."""
-        return tuple(o for block in dict.fromkeys(self.layers) for o in block.operators if o.name == name)
-
-    def one(self, name: str) -> Operator | None:
-        """The first operator of that name."""
-        return next(iter(self.named(name)), None)
-
-    @property
-    def core(self) -> AttentionShape:
-        """The shape of attention."""
-        found = self.one("core")
-        assert found is not None, "layers without attention are refused"
-        assert found.attention is not None, "a core has a shape"
-        return found.attention
-
-
-def decoder_of(model: Model) -> Decoder:
-    """The layers of a model."""
-    return Decoder(model, tuple(model.blocks[run.block] for run in layer_runs(model) for _ in range(run.count)))
 
 
 def model_shortfalls(model: Model) -> Iterator[Shortfall]:
