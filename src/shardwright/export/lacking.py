@@ -53,6 +53,12 @@ def other_orders(grid: Grid, innermost_first: Sequence[str]) -> Iterator[Shortfa
         yield Shortfall(what=f"ranks in the order {'-'.join(inner)}", instead=f"ranks in its own order, {own} from the innermost")
 
 
+def not_split_beside_tp(grid: Grid) -> Iterator[Shortfall]:
+    """Norms and residuals that are cut over tp, where a target has them whole on each of its members."""
+    if grid.sp and grid.tp > 1:
+        yield Shortfall(what="sp", instead=f"norms and residuals of all tokens on each of the {grid.tp} members of tp")
+
+
 def on_the_host(grid: Grid) -> Iterator[Shortfall]:
     """Activations of layers that wait in host memory."""
     if grid.host:
