@@ -92,7 +92,7 @@ def drawn(random: Random, model: str) -> Grid:
 @in_both
 @pytest.mark.parametrize("model", MODELS)
 def test_random_strategies_are_read_back(model: str, tmp_path: Path) -> None:
-    compared = 0
+    compared, refused = 0, []
     for number in numbers(60, 200):
         grid = drawn(Random(f"{model} {number}"), model)
         if not legal(grid, model):
@@ -101,13 +101,14 @@ def test_random_strategies_are_read_back(model: str, tmp_path: Path) -> None:
         try:
             found = said(grid, model, tmp_path)
         except StrategyError as error:
-            assert any(known in str(error) for known in ("ep beside cp", "outside replicas", "without ZeRO"))
+            refused.append(str(error))
             continue
         # An order of axes of one device is none, and a mesh of one replica has no shards.
         again = canonical(read_back(found, devices=grid.devices), facts=facts_of(grid, model))
         assert again == replace(grid, options=()), print_grid(grid)
         compared += 1
     assert compared > 10
+    assert all(any(known in one for known in ("ep beside cp", "outside replicas", "without ZeRO")) for one in refused)
 
 
 def test_states_and_buckets_are_what_the_plan_was_priced_with(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class DeepSpeed:
         yield from other_optimizers(given)
         yield from other_products(given, Dtype.BF16, Dtype.FP16)
         yield from frozen_parameters(given, apart=("route",))
-        yield from _of_the_grid(given.grid)
+        yield from grid_shortfalls(given.grid)
         yield from _of_experts(given)
         yield from another_framework(given, "DeepSpeed")
 
@@ -69,7 +69,8 @@ class DeepSpeed:
 DEEPSPEED: Final = DeepSpeed()
 
 
-def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
+def grid_shortfalls(grid: Grid) -> Iterator[Shortfall]:
+    """What its configuration cannot say of a strategy, experts apart."""
     if grid.pp > 1:
         yield Shortfall(what=f"pp {grid.pp}: its pipelines are programs (PipelineModule), not configuration", hint="pp 1")
     yield from other_orders(grid, (*INNERMOST_FIRST, "pp"))
