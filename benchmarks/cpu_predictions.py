@@ -1,8 +1,8 @@
-"""Predicted and measured steps of twelve plans on the processor at hand: `python -m benchmarks.cpu_predictions [FOLDER]`, with nothing beside.
+"""Predicted and measured steps of twelve plans on the processor at hand, with nothing beside: `python -m benchmarks.cpu_predictions [FOLDER]`.
 
 Of the measured steps the fastest counts: what else a shared machine does makes others slower. The machine is calibrated,
 each plan is predicted for that profile and run by the interpreter over gloo's collectives, two ranks each.
-FOLDER keeps the profile and what was measured (`here.json`, `measured.json`), which a test predicts anew.
+FOLDER keeps the profile and what was measured (`model.json`, `here.json`, `measured.json`), which a test predicts anew.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> None:
             memory = f"{planned / 2**20:.0f} | {held / 2**20:.0f} | {planned / held - 1:+.1%}"
             write(f"| {strategy} | {predicted:.3f} | {seconds:.3f} | {predicted / seconds - 1:+.1%} | {middle:.3f} | {memory} |")
         kept = {strategy: {"seconds": one[1], "bytes": one[4]} for strategy, one in found.items()}
-        (folder / "measured.json").write_text(json.dumps({"model": MODEL, "plans": kept}, indent=1) + "\n")
+        (folder / "measured.json").write_text(json.dumps({"plans": kept}, indent=1) + "\n")
     pairs = [(a, b) for a, b in combinations(found, 2) if max(found[a][1], found[b][1]) > APART * min(found[a][1], found[b][1])]
     wrong = [(a, b) for a, b in pairs if (found[a][0] < found[b][0]) != (found[a][1] < found[b][1])]
     write(f"{len(pairs)} pairs differ by {APART - 1:.0%} or more; ranked wrongly: {len(wrong)} {wrong or ''}")

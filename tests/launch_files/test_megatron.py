@@ -45,7 +45,7 @@ def test_exports_are_read_back(model: str, tmp_path: Path) -> None:
         lacking = {"tp_overlap": not (grid.tp > 1 and grid.sp), "recompute_norms": grid.recompute is Recompute.FULL}
         words = [word for word in OPTIONS if random.random() < 0.3 and not lacking.get(word.partition("=")[0])]
         grid = canonical(replace(grid, options=parse_grid(" ".join(["dp1", *words])).options), facts=facts_of(grid, model))
-        (path,) = write_export(
+        path, *_ = write_export(
             export_plan(stored(grid, model=model, runtime="megatron-core"), target="megatron", allow_lossy=True), tmp_path
         )
         launch = read_launch([str(path)], model=load_model(model), devices=grid.devices)

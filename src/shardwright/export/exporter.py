@@ -73,13 +73,6 @@ def title(given: Given) -> str:
     return one_line(f"{given.problem.model.name} on {given.cluster}: {given.name}")
 
 
-def another_framework(given: Given, name: str) -> Shortfall:
-    """That a plan was made for another framework than `name`."""
-    runtime = given.problem.runtime
-    made = f"{runtime.framework} {runtime.version}"
-    return Shortfall(what=f"what {made} overlaps and fuses, which the plan was made for", instead=f"what {name} does; times differ")
-
-
 class Exporter(Protocol):
     """A target: one framework at one version."""
 

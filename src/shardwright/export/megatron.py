@@ -11,17 +11,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.export.exporter import ExportFile, Given, Shortfall, another_framework
+from shardwright.export.exporter import ExportFile, Given, Shortfall
+from shardwright.export.lacking import (
+    another_framework,
+    frozen_parameters,
+    on_the_host,
+    other_optimizers,
+    other_products,
+    sliced,
+)
 from shardwright.export.megatron_model import Flags, model_flags, model_shortfalls
-from shardwright.export.placement import same_ranks
-from shardwright.export.start import start_script
-from shardwright.job.training import OptimizerFamily
-from shardwright.program.problem import Problem
+from shardwright.export.options import flags_set, values_set
+from shardwright.export.start import start_script, torchrun
 from shardwright.runtime.arguments import ON, parse_arguments
 from shardwright.runtime.megatron_arguments import MODULES
-from shardwright.runtime.options import OF_EXPERTS
 from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.facts import has_experts, num_layers
+from shardwright.strategy.grid.facts import num_layers
+from shardwright.strategy.grid.ranks import same_ranks
 
 SCRIPT: Final = "pretrain.sh"
 ORDERS: Final = (("tp", "cp", "ep", "dp", "pp"), ("tp", "cp", "ep", "pp", "dp"))
@@ -44,8 +50,7 @@ class Megatron:
         yield from model_shortfalls(given.problem.model)
         yield from _of_the_job(given)
         yield from _of_the_grid(given)
-        if given.problem.runtime.framework != "Megatron-Core":
-            yield another_framework(given, "Megatron")
+        yield from another_framework(given, "Megatron-Core")
 
     def files(self, given: Given) -> tuple[ExportFile, ...]:
         """See `Exporter`."""
@@ -56,13 +61,9 @@ MEGATRON: Final = Megatron()
 
 
 def _of_the_job(given: Given) -> Iterator[Shortfall]:
-    job = given.problem.job
-    if job.optimizer.family is not OptimizerFamily.ADAMW:
-        yield Shortfall(what=f"the optimizer {job.optimizer.family}", instead="AdamW, which has two states an element")
-    if job.compute not in (Dtype.BF16, Dtype.FP8):
-        yield Shortfall(what=f"products in {job.compute}", instead="products in bf16", hint="--precision bf16")
-    if any(not p.trainable for b in given.problem.model.blocks for o in b.operators if o.name != "route" for p in o.parameters):
-        yield Shortfall(what="frozen parameters or adapters", hint="train all of the model")
+    yield from other_optimizers(given)
+    yield from other_products(given, Dtype.BF16, Dtype.FP8)
+    yield from frozen_parameters(given, apart=("route",))
 
 
 def _of_the_grid(given: Given) -> Iterator[Shortfall]:
@@ -74,12 +75,10 @@ def _of_the_grid(given: Given) -> Iterator[Shortfall]:
         yield Shortfall(what=f"ranks in the order {'-'.join(grid.order)}", hint=f"{' or '.join('-'.join(order) for order in ORDERS)}")
     if grid.zero in SHARDED and grid.pp > 1:
         yield Shortfall(what=f"zero{grid.zero} with pp {grid.pp}: Megatron-FSDP runs without a pipeline", hint="zero1, or pp 1")
-    if grid.host:
-        yield Shortfall(what=f"activations of {grid.host} layers a chunk on the host", hint="host=0")
     if grid.recompute is Recompute.FULL and any(name in MODULES.values() and value == "on" for name, value in grid.options):
         yield Shortfall(what="modules that run again beside whole layers that do", instead="whole layers alone")
-    if grid.slices > 1:
-        yield Shortfall(what=f"{grid.slices} slices of a sequence", hint="whole sequences")
+    yield from on_the_host(grid)
+    yield from sliced(grid)
 
 
 def _mapping(grid: Grid) -> str | None:
@@ -107,7 +106,7 @@ def grid_flags(given: Given) -> Flags:
         flags += _stages(given)
     if _mapping(grid):
         flags.append((MAPPED, ""))
-    return [*flags, *_states(grid), *_recomputed(grid, _chosen(given.problem, grid))]
+    return [*flags, *_states(grid), *_recomputed(grid, values_set(given, "Megatron-Core"))]
 
 
 def _contexts(grid: Grid) -> Flags:
@@ -156,23 +155,11 @@ def _recomputed(grid: Grid, options: Mapping[str, str]) -> Flags:
     return [("recompute-granularity", "selective"), ("recompute-modules", " ".join(modules))] if modules else []
 
 
-def _chosen(problem: Problem, grid: Grid) -> dict[str, str]:
-    """The value of every option that a strategy runs with, where the runtime is a Megatron."""
-    runtime = problem.runtime
-    if runtime.framework != "Megatron-Core":
-        return {}
-    chosen = {**dict(runtime.own), **dict(runtime.options), **dict(grid.options)}
-    return chosen if has_experts(problem.model) else {name: value for name, value in chosen.items() if name not in OF_EXPERTS}
-
-
-def option_flags(problem: Problem, grid: Grid) -> Flags:
+def option_flags(given: Given) -> Flags:
     """The arguments of the options of a strategy but for modules that run again, where the runtime is a Megatron."""
-    chosen = _chosen(problem, grid)
     # Its arguments are refused where what they overlap is not there.
-    if not (grid.tp > 1 and grid.sp):
-        chosen.pop("tp_overlap", None)
-    offers = [offer for offer in problem.runtime.offers if offer.option not in MODULES.values()]
-    set_by = [parse_arguments(offer.flag) for offer in offers if chosen.get(offer.option) == offer.value]
+    apart = () if given.grid.tp > 1 and given.grid.sp else ("tp_overlap",)
+    set_by = [parse_arguments(flag) for flag in flags_set(given, "Megatron-Core", apart=(*apart, *MODULES.values()))]
     return [(name, "" if value == ON else value) for flags in set_by for name, value in flags.items()]
 
 
@@ -181,7 +168,7 @@ def arguments(given: Given) -> Flags:
     dropped = [] if given.problem.job.dropout else [("attention-dropout", "0.0"), ("hidden-dropout", "0.0")]
     numbers: Flags = [("bf16", ""), *dropped, *([("fp8-format", "hybrid")] if given.problem.job.compute is Dtype.FP8 else [])]
     own = model_flags(given.problem.model, length=given.problem.job.sequence_length)
-    found = [*own, *grid_flags(given), *numbers, *option_flags(given.problem, given.grid)]
+    found = [*own, *grid_flags(given), *numbers, *option_flags(given)]
     return list(dict(found).items())
 
 
@@ -194,5 +181,5 @@ def _script(given: Given) -> ExportFile:
         name=SCRIPT,
         made_for=f"Megatron-LM ({MEGATRON.version})",
         before=[*queues, "ARGUMENTS=(", *lines, ")"],
-        program=("pretrain_gpt.py", '"${ARGUMENTS[@]}"'),
+        runs=torchrun("pretrain_gpt.py", '"${ARGUMENTS[@]}"'),
     )

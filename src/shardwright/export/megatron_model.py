@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from shardwright.export.decoder import Decoder, decoder_of, factors, strange_attention, strange_layers
 from shardwright.export.exporter import Shortfall
-from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
+from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.settings import LongerRotary
-from shardwright.strategy.grid.facts import layer_runs
 
 Flags = list[tuple[str, str]]
 """(flag without dashes, value); an empty value is a switch."""
@@ -29,58 +27,15 @@ SPARSE_MADE = frozenset(
 """Names of operators that the arguments can say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decoder:
-    """The blocks of a decoder's layers, in order, without repetition of what they say."""
-
-    model: Model
-    layers: tuple[Block, ...]
-
-    def named(self, name: str) -> tuple[Operator, ...]:
-        """The operators of that name, of every block that has one."""
-        return tuple(o for block in dict.fromkeys(self.layers) for o in block.operators if o.name == name)
-
-    def one(self, name: str) -> Operator | None:
-        """The first operator of that name."""
-        return next(iter(self.named(name)), None)
-
-    @property
-    def core(self) -> AttentionShape:
-        """The shape of attention."""
-        found = self.one("core")
-        assert found is not None, "layers without attention are refused"
-        assert found.attention is not None, "a core has a shape"
-        return found.attention
-
-
-def decoder_of(model: Model) -> Decoder:
-    """The layers of a model."""
-    return Decoder(model, tuple(model.blocks[run.block] for run in layer_runs(model) for _ in range(run.count)))
-
-
 def model_shortfalls(model: Model) -> Iterator[Shortfall]:
     """What the arguments cannot say of a model."""
     decoder = decoder_of(model)
-    chain = True
-    before: tuple[str, ...] = ()
-    for run in model.runs:
-        chain, before = chain and run.inputs == before and model.blocks[run.block].sequence == "text", (run.name,)
-    if not chain:
-        yield Shortfall(what=f"{model.name}: more than one chain of layers (encoders, prediction modules)", hint="a decoder alone")
+    strange = tuple(strange_layers(decoder, AROUND | HEADS_MADE | LATENTS_MADE | DENSE_MADE | SPARSE_MADE))
+    if strange:
+        yield from strange
         return
-    known = AROUND | HEADS_MADE | LATENTS_MADE | DENSE_MADE | SPARSE_MADE
-    strange = sorted({o.name for block in decoder.layers for o in block.operators} - known)
-    if strange or decoder.one("core") is None:
-        yield Shortfall(
-            what=f"{model.name}: layers with {', '.join(strange[:4]) or 'no attention'}", hint="layers of attention and feed-forward"
-        )
-        return
-    shapes = {o.attention for o in decoder.named("core")}
-    if len(shapes) > 1:
-        yield Shortfall(what="layers whose attention differs", hint="one kind of attention")
+    yield from strange_attention(decoder)
     shape = decoder.core
-    if shape.sinks or shape.alibi or shape.soft_cap or shape.selected or shape.chunked:
-        yield Shortfall(what="sinks, soft caps, ALiBi, chunks or selected keys of attention", hint="plain attention")
     if any(o.name == "qk_norm" and len(o.parameters) != 2 for o in decoder.named("qk_norm")) or any(
         p.size != shape.head_dim for o in decoder.named("qk_norm") for p in o.parameters
     ):
@@ -90,17 +45,10 @@ def model_shortfalls(model: Model) -> Iterator[Shortfall]:
 
 def _of_numbers(decoder: Decoder) -> Iterator[Shortfall]:
     own = decoder.model.settings
-    if any(o.tempered or o.weighed or o.factors or o.clamped or o.groups > 1 for block in decoder.layers for o in block.operators):
-        yield Shortfall(what="factors inside layers", hint="a model without them")
-    if own.embed_factor != 1.0 or own.residual_factor != 1.0 or own.logits_factor != 1.0 or own.logits_cap:
-        yield Shortfall(what="factors of the embedding, of the stream or of logits", hint="a model without them")
-    if not decoder.one("kv_down") and own.score_factor != 1.0:
-        yield Shortfall(what=f"scores times {own.score_factor:g}", hint="a model without that factor")
+    yield from factors(decoder)
     longer = own.longer
     if longer is not None and not (isinstance(longer, LongerRotary) and (longer.low, longer.high, longer.trained) == LLAMA3):
         yield Shortfall(what=f"rotary positions made longer by {type(longer).__name__}", instead="positions as they were first trained")
-    if own.norms_centred or own.local_rope_base:
-        yield Shortfall(what="norms that take the mean away without a bias, or other turns in windows", hint="a model without them")
     if own.activation not in ("", "silu", "gelu", "gelu_tanh", "relu2"):
         yield Shortfall(what=f"the activation {own.activation}", hint="silu, gelu or squared relu")
 

@@ -17,8 +17,8 @@ from shardwright.errors import DataError, StrategyError
 from shardwright.export.exporter import ExportFile, Given, one_line
 from shardwright.export.hosts import Host
 from shardwright.hardware.cluster import Cluster, NodeKind
-from shardwright.strategy.grid.axes import AXES, Grid
-from shardwright.strategy.grid.expert_mesh import fold
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.ranks import coordinates
 from shardwright.strategy.plan.stages import Stage
 
 RANKS, TABLE, HOSTS = "ranks.json", "ranks.csv", "hostfile"
@@ -72,7 +72,7 @@ def placement_of(given: Given, *, order: Sequence[str] = (), hosts: Sequence[Hos
     grid = replace(given.grid, order=tuple(order)) if order else given.grid
     if grid.devices > MOST_RANKS:
         raise StrategyError(f"a map of {grid.devices:,} ranks", hint=f"at most {MOST_RANKS:,}", rule="export.ranks")
-    nodes = tuple(_nodes(given.problem.cluster, grid.devices))
+    nodes = tuple(nodes_in_use(given.problem.cluster, grid.devices))
     if hosts:
         nodes = _named(nodes, hosts, most=sum(group.count for group in given.problem.cluster.groups))
     return Placement(grid=grid, nodes=nodes, named=bool(hosts), layers=_layers(given))
@@ -91,36 +91,6 @@ def placement_files(placement: Placement, *, plan: str, cluster: str) -> tuple[E
     )
 
 
-def same_ranks(grid: Grid, order: Sequence[str]) -> bool:
-    """Each rank has the place on every axis that it has in `grid`, if the axes are in another order, from the innermost."""
-    other = replace(grid, order=tuple(order))
-    one, two = grid.strides(), other.strides()
-    if any(one[axis] != two[axis] for axis in one if getattr(grid, axis) > 1):
-        return False
-    return _expert_pieces(grid) == _expert_pieces(other)
-
-
-def _expert_pieces(grid: Grid) -> dict[str, list[tuple[int, int]]] | None:
-    """(size, stride) of the pieces of ep and etp, innermost first; None if they do not line up with the other axes."""
-    pieces = fold(grid) if grid.ep * grid.etp > 1 else ()
-    if pieces is None:
-        return None
-    return {axis: [(piece.size, piece.stride) for piece in pieces if piece.expert == axis] for axis in ("ep", "etp")}
-
-
-def coordinates(grid: Grid) -> dict[str, list[int]]:
-    """Each rank's place on every axis: list r is rank r's. Experts' axes fold over those of a pipeline stage."""
-    ranks = range(grid.devices)
-    strides = grid.strides()
-    found = {axis: [rank // strides[axis] % getattr(grid, axis) for rank in ranks] for axis in AXES if axis != "ep"}
-    for axis, pieces in (_expert_pieces(grid) or {}).items():
-        found[axis], weight = [0] * grid.devices, 1
-        for size, stride in pieces:
-            found[axis] = [n + rank // stride % size * weight for n, rank in zip(found[axis], ranks, strict=True)]
-            weight *= size
-    return found
-
-
 def rank_rows(placement: Placement) -> Iterator[tuple[int, ...]]:
     """The rank map: rows of `COLUMNS`, by rank."""
     found = coordinates(placement.grid)
@@ -131,7 +101,8 @@ def rank_rows(placement: Placement) -> Iterator[tuple[int, ...]]:
             yield rank, number, local, *(column[rank] for column in columns)
 
 
-def _nodes(cluster: Cluster, ranks: int) -> Iterator[Node]:
+def nodes_in_use(cluster: Cluster, ranks: int) -> Iterator[Node]:
+    """Nodes of so many ranks on the first devices of a cluster, with names of ours."""
     number = first = 0
     for group in cluster.groups:
         for _ in range(group.count):

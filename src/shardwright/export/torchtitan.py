@@ -10,11 +10,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.export.exporter import ExportFile, Given, Shortfall, another_framework, one_line, title
-from shardwright.export.placement import same_ranks
-from shardwright.export.start import start_script
-from shardwright.job.training import OptimizerFamily
-from shardwright.model.catalog.catalog import load_model
+from shardwright.export.exporter import ExportFile, Given, Shortfall, one_line, title
+from shardwright.export.fsdp2 import fsdp2_degrees, fsdp2_shortfalls, sharded
+from shardwright.export.lacking import (
+    another_framework,
+    frozen_parameters,
+    on_the_host,
+    other_optimizers,
+    other_orders,
+    other_products,
+    sliced,
+    some_recomputed,
+)
+from shardwright.export.published import published
+from shardwright.export.start import start_script, torchrun
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.runtime.options import chosen
@@ -57,11 +66,7 @@ FLAVORS: Final[Mapping[str, tuple[str, str]]] = {
 
 def flavor(model: Model) -> tuple[str, str] | None:
     """torchtitan's (module, flavor) of the same blocks, None if its registries have none."""
-    for name, found in FLAVORS.items():
-        known = load_model(name)
-        if (known.blocks, known.runs) == (model.blocks, model.runs):
-            return found
-    return None
+    return published(model, FLAVORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,33 +97,22 @@ def _of_the_job(given: Given) -> Iterator[Shortfall]:
     if flavor(problem.model) is None:
         known = ", ".join(sorted({module for module, _ in FLAVORS.values()}))
         yield Shortfall(what=f"{problem.model.name}: its registries ({known}) have no model of these sizes", hint="a published size")
-    if problem.job.optimizer.family is not OptimizerFamily.ADAMW:
-        yield Shortfall(what=f"the optimizer {problem.job.optimizer.family}", instead="AdamW, which has two states an element")
-    if (problem.job.compute, problem.job.parameter) != (Dtype.BF16, Dtype.BF16):
-        yield Shortfall(what=f"products in {problem.job.compute}", instead="products in bf16", hint="--precision bf16")
-    if any(not p.trainable for b in problem.model.blocks for o in b.operators for p in o.parameters):
-        yield Shortfall(what="frozen parameters or adapters", hint="train all of the model")
+    yield from other_optimizers(given)
+    yield from other_products(given, Dtype.BF16)
+    yield from frozen_parameters(given)
 
 
 def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
-    if not same_ranks(grid, INNERMOST_FIRST):
-        inner, wanted = ("-".join(axis for axis in order if getattr(grid, axis) > 1) for order in (grid.order, INNERMOST_FIRST))
-        instead = f"ranks in its own order, {wanted} from the innermost"
-        yield Shortfall(what=f"ranks in the order {inner}", instead=instead, order=INNERMOST_FIRST)
-    if grid.zero == 1 and grid.dp * grid.cp > 1:
-        yield Shortfall(what="zero1", instead="FSDP2 that reduces gradients every microbatch, and shards them, too (zero2)")
-    if grid.zero and grid.shard and grid.shard % grid.cp:
-        yield Shortfall(what=f"{grid.shard} shards over cp {grid.cp}", hint="a multiple of cp")
-    if not grid.zero and grid.cp > 1:
-        yield Shortfall(what="zero0 with cp", instead="parameters that are sharded over cp")
+    yield from other_orders(grid, INNERMOST_FIRST)
+    yield from fsdp2_shortfalls(grid)
     if grid.ulysses > 1:
         yield Shortfall(what=f"ulysses {grid.ulysses}: its context parallelism trades no heads", hint="a ring: ulysses 1")
     if grid.etp > 1:
         yield Shortfall(what=f"etp {grid.etp}: its experts are not cut", hint="etp 1")
     if grid.ep > 1 and grid.order.index("ep") > grid.order.index("pp"):
         yield Shortfall(what="experts outside the stages", hint="ep inside pp")
-    if grid.ep > 1 and (grid.zero == 0 or (grid.shard or grid.dp * grid.cp) < grid.dp * grid.cp) and grid.tp * _sharded(grid) % grid.ep:
-        yield Shortfall(what=f"ep {grid.ep} over more than the {_sharded(grid)} shards x tp {grid.tp}", hint="more shards, or zero 2 or 3")
+    if grid.ep > 1 and (grid.zero == 0 or (grid.shard or grid.dp * grid.cp) < grid.dp * grid.cp) and grid.tp * sharded(grid) % grid.ep:
+        yield Shortfall(what=f"ep {grid.ep} over more than the {sharded(grid)} shards x tp {grid.tp}", hint="more shards, or zero 2 or 3")
     placed = grid_schedule(grid.schedule)
     if grid.pp > 1 and placed.lanes > 1:
         yield Shortfall(what=f"{grid.schedule}: two lanes", hint="dualpipe-v or zb-v")
@@ -126,27 +120,18 @@ def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
         yield Shortfall(what=f"waves of {grid.vpp} chunks a rank", hint="zb-v, with two")
     if grid.recompute is Recompute.SELECTIVE:
         yield Shortfall(what="recompute of attention's core", instead="its selective policy, which keeps products and recomputes the rest")
-    if grid.recompute_layers:
-        yield Shortfall(what=f"recompute of {grid.recompute_layers} layers a chunk", instead="recompute of all layers")
-    if grid.host:
-        yield Shortfall(what=f"activations of {grid.host} layers on the host", hint="host=0")
+    yield from some_recomputed(grid)
+    yield from on_the_host(grid)
     if grid.offload:
         yield Shortfall(what=f"{grid.offload} % of the states on the host", hint="offload=0")
-    if grid.slices > 1:
-        yield Shortfall(what=f"{grid.slices} slices of a sequence", hint="whole sequences")
+    yield from sliced(grid)
 
 
 def _of_options(given: Given) -> Iterator[Shortfall]:
     for option, value in given.grid.options:
         if option != "tp_overlap":
             yield Shortfall(what=f"the option {option}={value}", instead=f"torchtitan's own {option}")
-    if given.problem.runtime.framework != "torchtitan":
-        yield another_framework(given, "torchtitan")
-
-
-def _sharded(grid: Grid) -> int:
-    """Ranks that share one copy of a stage's parameters, those of cp among them."""
-    return (grid.shard or grid.dp * grid.cp) if grid.zero else grid.cp
+    yield from another_framework(given, "torchtitan")
 
 
 def _has_table(given: Given) -> bool:
@@ -171,9 +156,9 @@ def _stages(given: Given) -> list[list[str]]:
 
 def _parallelism(given: Given) -> dict[str, object]:
     grid = given.grid
-    shard = max(_sharded(grid) // grid.cp, 1)
+    replicate, shard = fsdp2_degrees(grid)
     found: dict[str, object] = {
-        "data_parallel_replicate_degree": grid.dp // shard,
+        "data_parallel_replicate_degree": replicate,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": "always" if grid.zero == 3 else "never",
         "tensor_parallel_degree": grid.tp,
@@ -254,7 +239,7 @@ def _script(given: Given) -> ExportFile:
         name=SCRIPT,
         made_for=f"torchtitan {TORCHTITAN.version}",
         before=('export PYTHONPATH="$(cd -- "$(dirname -- "$0")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"',),
-        program=("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
+        runs=torchrun("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
     )
 
 

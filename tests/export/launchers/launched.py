@@ -38,17 +38,19 @@ def planned(cluster: str, text: str, *, name: str = "") -> Stored:
     return replace(one, problem=problem, cluster=cluster, name=name or one.name)
 
 
-def launched(one: Stored, launcher: str, folder: Path, *, hosts: tuple[Host, ...] = (), image: str = "") -> tuple[Export, Path]:
+def launched(
+    one: Stored, launcher: str, folder: Path, *, target: str = "megatron", hosts: tuple[Host, ...] = (), image: str = ""
+) -> tuple[Export, Path]:
     """The export, and the path of the launcher's file."""
-    export = export_plan(one, target="megatron", allow_lossy=True, launchers=(launcher,), hosts=hosts, image=image)
+    export = export_plan(one, target=target, allow_lossy=True, launchers=(launcher,), hosts=hosts, image=image)
     return export, write_export(export, folder)[-1]
 
 
 def calls(command: list[str], folder: Path, **environment: str) -> list[list[str]]:
-    """How torchrun is called when a command runs: its words before the program, call by call."""
+    """How torchrun, or accelerate, is called when a command runs: its words, call by call, before Megatron's program where that is it."""
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
-    for name, text in {"srun": SRUN, "scontrol": SCONTROL, "torchrun": TORCHRUN}.items():
+    for name, text in {"srun": SRUN, "scontrol": SCONTROL, "torchrun": TORCHRUN, "accelerate": TORCHRUN}.items():
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     said = folder / "calls"
@@ -59,12 +61,12 @@ def calls(command: list[str], folder: Path, **environment: str) -> list[list[str
     return [line.partition(" pretrain_gpt.py ")[0].split() for line in said.read_text().splitlines()]
 
 
-def by_slurm(path: Path, nodes: list[list[str]], **environment: str) -> list[list[str]]:
+def by_slurm(path: Path, nodes: list[list[str]], *, arguments: tuple[str, ...] = (), **environment: str) -> list[list[str]]:
     """Nodes of every component, as SLURM allocated them."""
     names = [",".join(hosts) for hosts in nodes]
     lists = {f"SLURM_JOB_NODELIST_HET_GROUP_{number}": text for number, text in enumerate(names)} if len(nodes) > 1 else {}
     given = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": names[0], "ALLOCATED": " ".join(host for hosts in nodes for host in hosts)}
-    return calls(["bash", str(path)], path.parent, **(lists | given | environment))
+    return calls(["bash", str(path), *arguments], path.parent, **(lists | given | environment))
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
@@ -90,7 +92,11 @@ def by_trainjob(path: Path) -> list[list[str]]:
     trainer = document["spec"]["trainer"]
     environment = {one["name"]: one["value"] for one in trainer["env"]}
     command = _mounted(trainer["command"], files, path.parent)
-    return [call for _ in range(trainer["numNodes"]) for call in calls(command, path.parent, **environment)]
+    found = []
+    for number in range(trainer["numNodes"]):
+        told = {"PET_NODE_RANK": str(number), "PET_MASTER_ADDR": "first", "PET_MASTER_PORT": "29400"}
+        found += calls(command, path.parent, **(environment | told))
+    return found
 
 
 def by_skypilot(path: Path) -> list[list[str]]:

@@ -17,6 +17,7 @@ from shardwright.export.exporter import ExportFile
 from shardwright.export.hosts import Host
 from shardwright.export.launchers.registry import LAUNCHERS
 from shardwright.export.placement import RANKS
+from shardwright.export.registry import TARGETS
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.export.launchers import launched as node
 from tests.export.launchers.launched import documents, launched, planned
@@ -64,9 +65,8 @@ def test_every_node_is_started(launcher: str, cluster: str, tmp_path: Path) -> N
     found = [words(call) for call in STARTED[launcher](path)]
     assert [int(call["--nproc-per-node"]) for call in found] == ranks
     assert {call["--nnodes"] for call in found} == {str(len(ranks))}
-    if launcher != "trainjob":
-        assert [int(call["--node-rank"]) for call in found] == list(range(len(ranks)))
-        assert len({call["--master-addr"] for call in found}) == 1
+    assert [int(call["--node-rank"]) for call in found] == list(range(len(ranks)))
+    assert len({call["--master-addr"] for call in found}) == 1
     document = json.loads(next(file.text for file in export.beside if file.name == RANKS))
     assert [one["ranks"] for one in document["nodes"]] == ranks
 
@@ -89,6 +89,22 @@ def test_slurm_starts_every_node_where_the_plan_has_it(cluster: str, tmp_path: P
     assert [int(call["--node-rank"]) for call in calls] == list(range(len(ranks)))
     assert {call["--master-addr"] for call in calls} == {flat[0]}
     assert [int(words(call)["--node-rank"]) for call in found] == list(reversed(range(len(ranks))))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_is_started_the_same(target: str, tmp_path: Path) -> None:
+    """Its script makes of what a node is told the words of its own launcher."""
+    runtime = {"megatron": "megatron-core", "accelerate": "torchtitan"}.get(target, target)
+    one = stored(parse_grid("dp16 zero1"), runtime=runtime)
+    _, path = launched(one, "slurm", tmp_path, target=target)
+    found = node.by_slurm(path, [["first", "second"]], arguments=("program.py", "--steps", "2"))
+    assert len(found) == 2
+    for number, call in enumerate(found):
+        said = " ".join(call)
+        words = ("--machine_rank", "--main_process_ip") if target == "accelerate" else ("--node-rank", "--master-addr")
+        assert f"{words[0]} {number} {words[1]} first " in said
+        if target != "megatron":
+            assert "--steps 2" in said
 
 
 def test_slurm_takes_the_hosts_that_are_given(tmp_path: Path) -> None:

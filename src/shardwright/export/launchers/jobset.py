@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardwright.export.exporter import ExportFile
+from shardwright.export.exporter import ExportFile, title
 from shardwright.export.launchers import pods
-from shardwright.export.launchers.launcher import PORT, Launch, job_name, runs
-from shardwright.export.launchers.yaml_text import to_yaml
+from shardwright.export.launchers.launcher import Launch, job_name, runs
 from shardwright.export.placement import Node
-from shardwright.export.start import GPUS, NODES, RENDEZVOUS, static_rendezvous
+from shardwright.export.start import DEFAULT_PORT, GPUS, NODES, node_variables
+from shardwright.export.yaml_text import yaml_text
 
 FILE: Final = "jobset.yaml"
 API: Final = "jobset.x-k8s.io/v1alpha2"
@@ -47,10 +47,11 @@ class JobSet:
             },
         }
         notes = (
+            f"{title(launch.given)}. Made by Shardwright.",
             f"kubectl apply -f {FILE}: a pod a node, rank 0 in {_pod(launch, 0)}.",
             pods.NOTE,
         )
-        return ExportFile(name=FILE, text=to_yaml(launch, *notes, documents=(pods.file_map(launch), document)))
+        return ExportFile(name=FILE, text=yaml_text(pods.file_map(launch), document, comments=notes))
 
 
 JOBSET: Final = JobSet()
@@ -71,9 +72,7 @@ def _job(launch: Launch, number: int, first: int, nodes: tuple[Node, ...]) -> di
         "name": CONTAINER,
         "image": launch.image or pods.IMAGE,
         "command": ["bash", "-euc", _script(launch), launch.start.name],
-        "env": pods.variables(
-            {NODES: len(launch.placement.nodes), GPUS: nodes[0].ranks, "FIRST": first, "MASTER": _pod(launch, 0), "PORT": PORT}
-        ),
+        "env": pods.variables({NODES: len(launch.placement.nodes), GPUS: nodes[0].ranks, "FIRST": first}),
         "resources": {"limits": pods.devices(nodes[0])},
         "volumeMounts": pods.volume_mounts(),
     }
@@ -90,10 +89,5 @@ def _job(launch: Launch, number: int, first: int, nodes: tuple[Node, ...]) -> di
 
 def _script(launch: Launch) -> str:
     # Kubernetes replaces $(NAME) of a variable before the shell sees it: there is none in here.
-    arguments = static_rendezvous(node="$NODE", address="$MASTER", port="$PORT")
-    lines = (
-        "NODE=$((FIRST + JOB_COMPLETION_INDEX))",
-        f'export {RENDEZVOUS}="{arguments}"',
-        f'exec bash {pods.MOUNT}/{launch.start.name} "$@"',
-    )
-    return "".join(f"{line}\n" for line in lines)
+    said = node_variables(node="$((FIRST + JOB_COMPLETION_INDEX))", master=_pod(launch, 0), port=str(DEFAULT_PORT))
+    return "".join(f"{line}\n" for line in (*said, f'exec bash {pods.MOUNT}/{launch.start.name} "$@"'))

@@ -10,10 +10,8 @@ from typing import Final, Protocol, TypeVar
 
 from shardwright.export.exporter import ExportFile, Given
 from shardwright.export.placement import Node, Placement
-from shardwright.export.start import GPUS
+from shardwright.export.start import GPUS, NODE
 
-PORT: Final = 29500
-"""torchrun's own default for a rendezvous."""
 _LABEL: Final = 40
 """Letters of a job's name: what is hung on to it stays within the 63 of a DNS label."""
 Key = TypeVar("Key")
@@ -73,10 +71,10 @@ def runs(nodes: Sequence[Node], key: Callable[[Node], Key]) -> Iterator[tuple[in
         first += len(members)
 
 
-def ranks_by_node(nodes: Sequence[Node], *, number: str) -> list[str]:
-    """Lines of shell that set `GPUS` to the ranks of the node with that number, which is a variable's name."""
+def ranks_by_node(nodes: Sequence[Node]) -> list[str]:
+    """Lines of shell that set `GPUS` to the ranks of the node whose number is in `NODE`."""
     (_, _, ranks), *others = runs(nodes, lambda node: node.ranks)
-    return [f"export {GPUS}={ranks}", *(f'[ "${number}" -lt {first} ] || export {GPUS}={ranks}' for first, _, ranks in others)]
+    return [f"export {GPUS}={ranks}", *(f'[ "${NODE}" -lt {first} ] || export {GPUS}={ranks}' for first, _, ranks in others)]
 
 
 def kinds(nodes: Sequence[Node]) -> tuple[str, ...]:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardwright.export.exporter import ExportFile
-from shardwright.export.launchers.launcher import PORT, Launch, job_name, kinds, ranks_by_node
-from shardwright.export.launchers.yaml_text import to_yaml
-from shardwright.export.start import NODES, RENDEZVOUS, static_rendezvous
+from shardwright.export.exporter import ExportFile, title
+from shardwright.export.launchers.launcher import Launch, job_name, kinds, ranks_by_node
+from shardwright.export.start import DEFAULT_PORT, NODES, node_variables
+from shardwright.export.yaml_text import yaml_text
 
 FILE: Final = "skypilot.yaml"
 ACCELERATORS: Final[Mapping[str, str]] = {
@@ -74,22 +74,23 @@ class SkyPilot:
             "run": _script(launch),
         }
         notes = (
+            f"{title(launch.given)}. Made by Shardwright.",
             f"sky launch {FILE} in this folder, which is copied to every node; a setup section installs the framework.",
             "SkyPilot numbers the nodes: those that it has close together are the cloud's choice.",
         )
-        return ExportFile(name=FILE, text=to_yaml(launch, *notes, documents=(document,)))
+        return ExportFile(name=FILE, text=yaml_text(document, comments=notes))
 
 
 SKYPILOT: Final = SkyPilot()
 
 
 def _script(launch: Launch) -> str:
-    address = '$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
+    first = '$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
     lines = [
         "set -euo pipefail",
         f"export {NODES}=$SKYPILOT_NUM_NODES",
-        *ranks_by_node(launch.placement.nodes, number="SKYPILOT_NODE_RANK"),
-        f'export {RENDEZVOUS}="{static_rendezvous(node="$SKYPILOT_NODE_RANK", address=address, port=str(PORT))}"',
+        *node_variables(node="$SKYPILOT_NODE_RANK", master=first, port=str(DEFAULT_PORT)),
+        *ranks_by_node(launch.placement.nodes),
         f"exec bash {launch.start.name}",
     ]
     return "".join(f"{line}\n" for line in lines)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardwright.export.exporter import ExportFile, one_line, title
-from shardwright.export.launchers.launcher import PORT, Launch, job_name, ranks_by_node, runs
+from shardwright.export.launchers.launcher import Launch, job_name, ranks_by_node, runs
 from shardwright.export.placement import HOSTS, Node
-from shardwright.export.start import NODES, RENDEZVOUS, static_rendezvous
+from shardwright.export.start import DEFAULT_PORT, NODES, PORT, node_variables
 
 FILE: Final = "slurm.sh"
 
@@ -73,7 +73,7 @@ def _segment(nodes: Sequence[Node]) -> Iterator[str]:
 def _body(launch: Launch) -> Iterator[str]:
     nodes, components = launch.placement.nodes, _components(launch)
     yield "set -euo pipefail"
-    yield f"export FOLDER=${{FOLDER:-${{SLURM_SUBMIT_DIR:-$PWD}}}} {NODES}={len(nodes)} PORT=${{PORT:-{PORT}}}"
+    yield f"export FOLDER=${{FOLDER:-${{SLURM_SUBMIT_DIR:-$PWD}}}} {NODES}={len(nodes)} {PORT}=${{{PORT}:-{DEFAULT_PORT}}}"
     yield f'[ -f "$FOLDER/{launch.start.name}" ] || {{ echo "no {launch.start.name} in $FOLDER: set FOLDER" >&2; exit 2; }}'
     yield "# The nodes in the plan's order: the first line has the first ranks."
     yield 'export HOSTS="$FOLDER/hosts.$SLURM_JOB_ID"'
@@ -88,9 +88,7 @@ def _body(launch: Launch) -> Iterator[str]:
     # One task starts all ranks of its node: it may use all of its cores.
     yield " ".join(["srun", *het, "--ntasks-per-node=1", "--kill-on-bad-exit=1", "--cpu-bind=none", "bash -euc '"])
     yield '  LINE=$(grep -nxF -- "$SLURMD_NODENAME" "$HOSTS") || { echo "$SLURMD_NODENAME is not in $HOSTS" >&2; exit 1; }'
-    yield "  NODE=$((${LINE%%:*} - 1))"
-    yield from (f"  {line}" for line in ranks_by_node(nodes, number="NODE"))
-    arguments = static_rendezvous(node="$NODE", address='$(head -n 1 "$HOSTS")', port="$PORT")
-    yield f'  export {RENDEZVOUS}="{arguments}"'
+    said = node_variables(node="$((${LINE%%:*} - 1))", master='$(head -n 1 "$HOSTS")', port=f"${PORT}")
+    yield from (f"  {line}" for line in (*said, *ranks_by_node(nodes)))
     yield f'  exec bash "$FOLDER/{launch.start.name}" "$@"'
     yield f'\' {launch.start.name} "$@"'

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from shardwright.export.exporter import ExportFile
+from shardwright.export.exporter import ExportFile, title
 from shardwright.export.launchers import pods
 from shardwright.export.launchers.launcher import Launch, job_name, runs
-from shardwright.export.launchers.yaml_text import to_yaml
-from shardwright.export.start import GPUS, NODES
+from shardwright.export.start import GPUS, NODES, node_variables
+from shardwright.export.yaml_text import yaml_text
 
 FILE: Final = "trainjob.yaml"
 GROUP: Final = "trainer.kubeflow.org"
@@ -50,7 +50,7 @@ class TrainJob:
                 "runtimeRef": {"apiGroup": GROUP, "kind": "ClusterTrainingRuntime", "name": RUNTIME},
                 "trainer": {
                     "image": launch.image or pods.IMAGE,
-                    "command": ["bash", f"{pods.MOUNT}/{launch.start.name}"],
+                    "command": ["bash", "-euc", _script(launch), launch.start.name],
                     "env": pods.variables({NODES: len(nodes), GPUS: nodes[0].ranks}),
                     "numNodes": len(nodes),
                     "numProcPerNode": nodes[0].ranks,
@@ -62,10 +62,16 @@ class TrainJob:
             },
         }
         notes = (
+            f"{title(launch.given)}. Made by Shardwright.",
             f"kubectl apply -f {FILE}: a pod a node of the runtime {RUNTIME}, whose PET_ variables number them.",
             pods.NOTE,
         )
-        return ExportFile(name=FILE, text=to_yaml(launch, *notes, documents=(pods.file_map(launch), document)))
+        return ExportFile(name=FILE, text=yaml_text(pods.file_map(launch), document, comments=notes))
 
 
 TRAINJOB: Final = TrainJob()
+
+
+def _script(launch: Launch) -> str:
+    said = node_variables(node="$PET_NODE_RANK", master="$PET_MASTER_ADDR", port="$PET_MASTER_PORT")
+    return "".join(f"{line}\n" for line in (*said, f'exec bash {pods.MOUNT}/{launch.start.name} "$@"'))

@@ -1,0 +1,31 @@
+"""Settings in sections: what targets read as JSON or YAML, with a setting of a section below it by a dotted name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+Settings = dict[str, Any]
+Pair = tuple[str, object]
+"""Dotted name of a setting, and its value."""
+
+
+def nested(settings: Iterable[Pair]) -> Settings:
+    """Sections of settings: ``("a.b", 1)`` is ``b`` of section ``a``. Of one that stands twice, the last."""
+    found: Settings = {}
+    for name, value in settings:
+        *sections, last = name.split(".")
+        place = found
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return found
+
+
+def settings_of(flag: str) -> tuple[Pair, ...]:
+    """What a flag sets that is written as ``a.b: true, c: cpu``; with ``=`` and without commas, too."""
+    parts = flag.replace("=", ": ").split(", ") if ":" in flag else flag.replace("=", ": ").split()
+    pairs = (part.partition(": ") for part in parts)
+    return tuple((name, yaml.safe_load(value)) for name, _, value in pairs)
