@@ -7,11 +7,14 @@ from itertools import pairwise
 
 import pytest
 
+from shardwright.files.trace_file import trace_text
 from shardwright.program.step_trace import Origin, StepTrace, Track
+from shardwright.program.trace_messages import messages
 from shardwright.program.trace_times import Compared, compared
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.simulator.trace import simulated_trace
 from tests.execute.small_plans import TOKENS, Small
+from tests.files.chrome_trace import faults
 from tests.simulator.general import problem_for
 
 EARLY = 1e-9
@@ -35,8 +38,10 @@ def check_measured(small: Small, trace: StepTrace) -> Compared:
         for times, whole in zip(rows, (predicted.end_s, trace.end_s), strict=True):
             assert times.compute_s + times.communication_s + times.waiting_s == pytest.approx(whole, rel=1e-9)
             assert times.compute_s > 0
-    messages = [s for s in trace.spans if s.track is Track.MESSAGES]
-    assert {s.kind for s in messages} <= {"send", "receive"}
-    sent, taken = (sum(s.size for s in messages if s.kind == kind) for kind in ("send", "receive"))
-    assert sent == taken
+    asked = [s for s in trace.spans if s.track is Track.MESSAGES]
+    assert {s.kind for s in asked} <= {"send", "receive"}
+    ends = list(messages(trace))
+    assert 2 * len(ends) == len(asked), "each is received"
+    assert all((one.size, one.peer, one.device) == (other.size, other.device, other.peer) for one, other in ends)
+    assert faults(trace_text(trace)) == []
     return found

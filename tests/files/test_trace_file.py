@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.api.traces import trace as simulated
 from shardwright.errors import DataError
 from shardwright.files.trace_file import parse_traces, read_measured, read_traces, trace_text
 from shardwright.program.step_trace import Origin, Sample, StepTrace, TracedDevice, Track
+from shardwright.strategy.text.grid_notation import parse_grid
+from tests.export.plans import stored
+from tests.files.chrome_trace import faults
 from tests.program.traces import span, trace, traces
 from tests.tiers import examples
 
@@ -59,7 +64,7 @@ def test_events_are_those_that_perfetto_shows() -> None:
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert names == {1: "simulated · device 0 (+3 alike)", 2: "measured · device 0"}
     threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert threads == {(1, 0): "compute", (1, 1): "send forward", (2, 0): "compute"}
+    assert threads == {(1, 16): "compute", (1, 17): "send forward", (2, 32): "compute"}
     spans = [e for e in events if e["ph"] == "X"]
     assert [(e["pid"], e["name"], e["ts"], e["dur"]) for e in spans] == [
         (1, "F 2 chunk 0", 0.0, 1000.0),
@@ -94,7 +99,7 @@ def test_the_measured_trace_of_a_file(tmp_path: Path) -> None:
         (TEXT.replace('"dur": 3000.0', '"dur": -1').encode(), "dur is -1, not a number of at least 0"),
         (TEXT.replace('"dur": 3000.0', '"dur": NaN').encode(), "dur is nan"),
         (TEXT.replace('"ph": "X", "pid": 2', '"ph": "X", "pid": 3').encode(), "pid is 3, not a process of this file"),
-        (TEXT.replace('"tid": 1, "name": "SEND_F', '"tid": 9, "name": "SEND_F').encode(), "tid is 9, not less than 6"),
+        (TEXT.replace('"tid": 17, "name": "SEND_F', '"tid": 9, "name": "SEND_F').encode(), "tid is 9, not 16 x pid"),
         (TEXT.replace('"bytes": 5', '"bytes": "5"').encode(), "bytes is '5', not a whole number"),
     ],
 )
@@ -144,3 +149,59 @@ def test_a_damaged_file_is_read_or_refused(data: st.DataObject) -> None:
 def test_any_text(text: str) -> None:
     with pytest.raises(DataError):
         parse_traces(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "runtime", "arrows"),
+    [
+        ("tp2 sp pp4 dp2 zero1", "megatron-core", 192),
+        ("tp2 sp pp2 vpp2 dp2 zero1 schedule=interleaved-1f1b", "megatron-core", 192),
+        ("pp4 vpp2 dp2 schedule=zb-v", "torchtitan", 384),
+        ("dp8 zero3", "torchtitan", 0),
+    ],
+)
+def test_simulated_steps_open_in_perfetto(text: str, runtime: str, arrows: int) -> None:
+    """Every message of every device is an arrow to the device of the same place: 32 microbatches, two ways, over each border of ranks."""
+    one = stored(parse_grid(text), runtime=runtime)
+    assert one.grid is not None
+    found = simulated(one, devices=range(one.grid.devices))
+    written = trace_text(found)
+    assert faults(written) == []
+    events = json.loads(written)["traceEvents"]
+    sent = [span for span in found.spans if span.track in (Track.SEND_F, Track.SEND_B)]
+    replicas = one.grid.devices // one.grid.pp
+    assert len([e for e in events if e["ph"] == "s"]) == len(sent) == arrows * replicas
+    devices = {e["pid"]: int(e["args"]["name"].rpartition(" ")[2]) for e in events if e["name"] == "process_name"}
+    ends = {(e["id"], e["ph"]): devices[e["pid"]] for e in events if e["ph"] in ("s", "f")}
+    assert all((ends[number, "f"] - device) % replicas == 0 for (number, phase), device in ends.items() if phase == "s")
+    assert faults(trace_text(simulated(one), replace(found, origin=Origin.MEASURED))) == []
+
+
+def test_measured_messages_are_arrows() -> None:
+    """Of two requests about the same microbatch in the same direction; not where one of them is lacking."""
+    asked = [
+        replace(span(0, 2.0, 2.1, "send", track=Track.MESSAGES, within="F"), peer=1),
+        replace(span(1, 1.0, 2.3, "receive", track=Track.MESSAGES, within="F"), peer=0),
+        replace(span(1, 4.0, 4.1, "send", track=Track.MESSAGES, within="B"), peer=0),
+    ]
+    written = trace_text(trace(*asked))
+    assert faults(written) == []
+    flows = [(e["ph"], e["pid"], e["ts"]) for e in json.loads(written)["traceEvents"] if e["ph"] in ("s", "f")]
+    assert flows == [("s", 1, 2.05e6), ("f", 2, 2.05e6)]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda e: e["ph"] == "X" and e.update(dur=e["dur"] + 1.0), "overlaps"),
+        (lambda e: e["ph"] == "f" and e.update(ts=0.0), "does not lead on"),
+        (lambda e: e["ph"] == "f" and e.update(id=10**6), "a flow of"),
+        (lambda e: e["name"] == "thread_name" and e.update(name="thread"), "event"),
+        (lambda e: e["ph"] == "C" and e.update(args={}), "counter"),
+    ],
+)
+def test_the_check_sees_what_perfetto_would_drop(change: Callable[[dict[str, Any]], object], fault: str) -> None:
+    document = json.loads(trace_text(simulated(stored(parse_grid("pp2 dp2 zero1"), runtime="megatron-core"))))
+    for event in document["traceEvents"]:
+        change(event)
+    assert any(fault in one for one in faults(json.dumps(document)))

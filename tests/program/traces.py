@@ -44,6 +44,8 @@ def traces(draw: st.DrawFn) -> StepTrace:
                 within=draw(st.sampled_from(["", "F", "STEP"])),
                 size=draw(st.integers(0, 2**50)),
                 exposed_s=draw(st.integers(0, length)) / PICO,
+                peer=draw(st.sampled_from([-1, *devices])),
+                target=draw(count),
             )
         )
     samples = [

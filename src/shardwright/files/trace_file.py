@@ -1,7 +1,11 @@
 """Traces as files in Chrome's trace event format, which Perfetto opens; and read again, strictly.
 
-A device of a trace is a process, a track a thread, a span a complete event (``X``), memory a counter (``C``). Times are microseconds to
-six digits: picoseconds. Simulated and measured traces of the same devices may share a file; ``otherData`` says what is in it.
+A device of a trace is a process, a track a thread, a span a complete event (``X``), memory a counter (``C``), a message an arrow of two
+flow events (``s``, ``f``). Times are microseconds to six digits: picoseconds. Simulated and measured traces of the same devices may share
+a file; ``otherData`` says what is in it.
+
+Perfetto keeps whole nanoseconds and drops a slice that overlaps the one before on its thread (google/perfetto#4280): a span's length is the
+difference of its written ends. Threads 0 and 1 were one to it (thoren-d/tracing-chrome#32), so that each track has a number of its own.
 
 Source: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
@@ -9,7 +13,7 @@ Source: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhY
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -20,6 +24,7 @@ from shardwright.files.border import Count, FromOne, Number, Record, Signed, bod
 from shardwright.files.refusal import must, refusal
 from shardwright.files.text import decoded, read_text
 from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, sorted_spans
+from shardwright.program.trace_messages import Ends, messages
 from shardwright.units import MEGA
 
 SCHEMA: Final = "shardwright.trace"
@@ -29,7 +34,17 @@ DIGITS: Final = 6
 _TRACKS: Final = tuple(Track)
 _HELD: Final = "held"
 _HINT: Final = "`shardwright trace PLAN -o FILE` writes one"
-_WORDS: Final = {"lane": -1, "chunk": -1, "microbatch": -1, "slice": 0}
+_WORDS: Final = {"lane": -1, "chunk": -1, "microbatch": -1, "slice": 0, "peer": -1, "target": -1}
+_THREADS: Final = 16
+"""Numbers of threads that a process may take: its own number times these, and a track's."""
+_CATEGORIES: Final = {
+    Track.COMPUTE: "compute",
+    Track.SEND_F: "message",
+    Track.SEND_B: "message",
+    Track.SYNC: "collective",
+    Track.COLLECTIVES: "collective",
+    Track.MESSAGES: "message",
+}
 _Place = Annotated[int, Field(ge=-1, lt=2**63)]
 
 
@@ -48,6 +63,8 @@ def trace_text(*traces: StepTrace) -> str:
         for number, trace in enumerate(traces)
     ]
     events = [event for device, number, traced in places for event in _events(traces[number], traced, pid=processes[number, device])]
+    arrows = [(number, ends) for number, trace in enumerate(traces) for ends in messages(trace)]
+    events += [event for one, (number, ends) in enumerate(arrows, start=1) for event in _flow(ends, number, processes, identity=one)]
     lines = ",\n".join(json.dumps(event, ensure_ascii=False, allow_nan=False) for event in events)
     other = json.dumps({"schema": SCHEMA, "version": VERSION, "traces": headers}, ensure_ascii=False, allow_nan=False)
     return f'{{"displayTimeUnit": "ms",\n"otherData": {other},\n"traceEvents": [\n{lines}\n]}}\n'
@@ -61,21 +78,47 @@ def _events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Iterator[dic
     if device.runs:
         yield _named(pid, 0, "process_labels", labels=device.runs)
     for track in sorted({span.track for span in spans}, key=_TRACKS.index):
-        yield _named(pid, _TRACKS.index(track), "thread_name", name=track.value)
-        yield _named(pid, _TRACKS.index(track), "thread_sort_index", sort_index=_TRACKS.index(track))
+        yield _named(pid, _thread(pid, track), "thread_name", name=track.value)
+        yield _named(pid, _thread(pid, track), "thread_sort_index", sort_index=_TRACKS.index(track))
     for span in spans:
+        start = _micro(span.start_s)
         yield {
             "ph": "X",
             "pid": pid,
-            "tid": _TRACKS.index(span.track),
+            "tid": _thread(pid, span.track),
             "name": _name(span),
-            "ts": _micro(span.start_s),
-            "dur": _micro(span.end_s - span.start_s),
+            "cat": _CATEGORIES[span.track],
+            "ts": start,
+            "dur": max(round(_micro(span.end_s) - start, DIGITS), 0.0),
             "args": dict(_arguments(span)),
         }
     for sample in trace.memory:
         if sample.device == device.device:
-            yield {"ph": "C", "pid": pid, "tid": 0, "name": _HELD, "ts": _micro(sample.time_s), "args": {"bytes": sample.held}}
+            yield {
+                "ph": "C",
+                "pid": pid,
+                "tid": _thread(pid, Track.COMPUTE),
+                "name": _HELD,
+                "ts": _micro(sample.time_s),
+                "args": {"bytes": sample.held},
+            }
+
+
+def _thread(pid: int, track: Track) -> int:
+    return pid * _THREADS + _TRACKS.index(track)
+
+
+def _flow(ends: Ends, trace: int, processes: Mapping[tuple[int, int], int], *, identity: int) -> Iterator[dict[str, Any]]:
+    """An arrow from the middle of a span to that of another, or as early in it as the other is sent."""
+    sent, met = ends
+    begin = (sent.start_s + sent.end_s) / 2
+    end = min(max((met.start_s + met.end_s) / 2, begin), met.end_s)
+    if end < begin:  # clocks of two machines
+        return
+    for phase, span, time, more in (("s", sent, begin, {}), ("f", met, end, {"bp": "e"})):
+        pid = processes[trace, span.device]
+        place = {"pid": pid, "tid": _thread(pid, span.track)}
+        yield {"ph": phase, **place, "name": "message", "cat": "message", "id": identity, "ts": _micro(time), **more}
 
 
 def _named(pid: int, tid: int, what: str, **arguments: str | int) -> dict[str, Any]:
@@ -140,6 +183,8 @@ class ArgumentsRecord(Record):
     within: str = ""
     bytes: Count = 0
     exposed_us: Number = 0.0
+    peer: _Place = -1
+    target: _Place = -1
 
 
 class SpanEvent(Record):
@@ -147,8 +192,9 @@ class SpanEvent(Record):
 
     ph: Literal["X"]
     pid: Count
-    tid: Annotated[int, Field(ge=0), must(lambda tid: tid < len(_TRACKS), f"less than {len(_TRACKS)}")]
+    tid: Annotated[int, Field(ge=0), must(lambda tid: tid % _THREADS < len(_TRACKS), f"{_THREADS} x pid + a number below {len(_TRACKS)}")]
     name: str
+    cat: str = ""
     ts: Number
     dur: Number
     args: ArgumentsRecord
@@ -277,7 +323,7 @@ def _span(event: SpanEvent, *, device: int) -> Span:
     said = event.args
     return Span(
         device=device,
-        track=_TRACKS[event.tid],
+        track=_TRACKS[event.tid % _THREADS],
         kind=said.kind,
         start_s=event.ts / MEGA,
         end_s=(event.ts + event.dur) / MEGA,
@@ -288,4 +334,6 @@ def _span(event: SpanEvent, *, device: int) -> Span:
         chunk=said.chunk,
         microbatch=said.microbatch,
         slice=said.slice,
+        peer=said.peer,
+        target=said.target,
     )

@@ -45,7 +45,8 @@ class Span:
             ``send`` and ``receive``.
         start_s, end_s: seconds from the trace's zero. lane, chunk, microbatch: -1 where it has none. within: of a request, the kind of what
             the device was doing. size: bytes that it moved, 0 where nobody counted.
-        exposed_s: seconds of it in which its kernels wait for collectives that are no spans of their own.
+        exposed_s: seconds of it in which its kernels wait for collectives that are no spans of their own. peer: device at the other end of
+            a measured message; target: chunk that a simulated one is for; else -1.
     """
 
     device: int
@@ -60,6 +61,8 @@ class Span:
     within: str = ""
     size: int = 0
     exposed_s: float = 0.0
+    peer: int = -1
+    target: int = -1
 
     @property
     def action(self) -> tuple[int, str, int, int, int, int]:

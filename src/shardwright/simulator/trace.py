@@ -12,6 +12,7 @@ from shardwright.errors import UsageError
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.program import Program, Template, class_numbers
 from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, sorted_spans
+from shardwright.program.trace_messages import CONSUMERS
 from shardwright.simulator.device_memory import kept_changes
 from shardwright.simulator.room import TASK_BYTES, require_room
 from shardwright.simulator.simulate import SimulatedPlan
@@ -67,12 +68,14 @@ def _spans(result: SimulatedPlan, number: int, *, device: int) -> list[Span]:
     mine = np.flatnonzero(instances.klass == number)
     start, end = (when[mine] / PICOSECONDS_PER_SECOND for when in (timeline.start, timeline.finish))
     shares: dict[int, float] = {}
+    targets: dict[int, int] = {}
     spans = []
     for place, task in enumerate(mine.tolist()):
         index = int(instances.template[task])
         template = program.templates[index]
         if index not in shares:
             shares[index] = _waits(program, result.costs, template)
+            targets[index] = _target(program, task, template)
         begin, finish = float(start[place]), float(end[place])
         spans.append(
             Span(
@@ -86,9 +89,27 @@ def _spans(result: SimulatedPlan, number: int, *, device: int) -> list[Span]:
                 microbatch=int(instances.microbatch[task]),
                 slice=template.slice,
                 exposed_s=(finish - begin) * shares[index],
+                target=targets[index],
             )
         )
     return spans
+
+
+def _target(program: Program, task: int, template: Template) -> int:
+    """The chunk that a message is for: of the action that waits for it and takes its microbatch; -1 of what is no message."""
+    takers = CONSUMERS.get(template.kind.name, ())
+    instances = program.instances
+    after = instances.successor[instances.successor_start[task] : instances.successor_start[task + 1]].tolist() if takers else []
+    for one in after:
+        other = program.templates[int(instances.template[one])]
+        about = other.lane, other.slice, int(instances.microbatch[one])
+        if (
+            other.kind.name in takers
+            and other.chunk != template.chunk
+            and about == (template.lane, template.slice, instances.microbatch[task])
+        ):
+            return other.chunk
+    return -1
 
 
 def _waits(program: Program, costs: StageCosts, template: Template) -> float:

@@ -127,6 +127,7 @@ class Recorder:
             slice=part,
             within=kind.name if kind is not None else "",
             size=(what.sent + what.received) * what.element,
+            peer=request.to if isinstance(request, Post) else request.source if isinstance(request, Take) else -1,
         )
 
 
