@@ -148,6 +148,7 @@ VALUES = {
     "encoder-seq-length": ("4096",),
     "num-distributed-optimizer-instances": ("2",),
     "data-parallel-sharding-strategy": ("optim_grads",),
+    "zero-stage": ("3",),
     "recompute-granularity": ("full",),
     "recompute-method": ("block",),
     "recompute-num-layers": ("3",),

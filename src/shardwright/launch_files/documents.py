@@ -89,7 +89,7 @@ def _assigned(text: str, name: str) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Call):
             called = _dotted(node.func)
             for keyword in node.keywords:
-                value = _literal(keyword.value)
+                value = _literal(keyword.value) or _named(keyword.value)
                 if keyword.arg and value is not None and called:
                     yield f"{called[-1]}.{keyword.arg}".replace("_", "-").lower(), value
 
@@ -100,6 +100,13 @@ def _dotted(node: ast.expr) -> list[str]:
         parts.insert(0, node.attr)
         node = node.value
     return [node.id, *parts] if isinstance(node, ast.Name) else []
+
+
+def _named(node: ast.expr) -> str | None:
+    """What is called, or the name: of ``FullAC.Config()`` that is ``FullAC.Config``; ``none`` of nothing."""
+    if isinstance(node, ast.Constant) and node.value is None:
+        return "none"
+    return ".".join(_dotted(node.func if isinstance(node, ast.Call) else node)) or None
 
 
 def _literal(node: ast.expr) -> str | None:

@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from shardwright.errors import DataError, nearest
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid
+
+ORDER: Final = "pipeline-order-table"
+"""Name of the setting that the rows of a table of the pipeline's order are, where a file of a launch is one."""
 
 
 class Verdict(StrEnum):
@@ -72,10 +75,12 @@ class Written:
     """The settings of the files of one launch, in the words of the framework.
 
     Args:
-        arguments: name, in lower case with dashes -> value. notes: of how they were found.
+        arguments: name, in lower case with dashes -> value. notes: of how they were found. whole: all of them are of the launch, as of a
+            file that was named for it.
     """
 
     arguments: Arguments
+    whole: bool = True
     notes: tuple[str, ...] = ()
 
 

@@ -40,6 +40,7 @@ UNDERSTOOD: Final = MappingProxyType(
         "use-custom-fsdp": "stage of ZeRO, by its strategy",
         "use-torch-fsdp2": "zero3",
         "data-parallel-sharding-strategy": "stage of ZeRO",
+        "zero-stage": "stage of ZeRO (Megatron-DeepSpeed)",
         "recompute-granularity": "recompute",
         "recompute-method": "which layers are recomputed",
         "recompute-num-layers": "how many layers are recomputed",

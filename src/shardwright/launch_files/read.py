@@ -9,7 +9,7 @@ from typing import Final
 
 from shardwright.errors import DataError, UsageError, nearest
 from shardwright.launch_files.documents import settings_of_document, settings_of_python
-from shardwright.launch_files.launch import Launch, LaunchReader, Written
+from shardwright.launch_files.launch import ORDER, Launch, LaunchReader, Written
 from shardwright.launch_files.registry import READERS
 from shardwright.launch_files.shell import read_script
 from shardwright.model.ir.graph import Model
@@ -38,7 +38,8 @@ def read_launch(
     merged: dict[str, str] = {}
     marks = READERS[framework].marks if framework else frozenset(mark for one in READERS.values() for mark in one.marks)
     for written in found:
-        if written.arguments.keys() & marks or len(found) == 1:
+        # Of what a script writes for others nothing is read.
+        if written.whole or written.arguments.keys() & marks:
             merged |= written.arguments
         notes += written.notes
     reader = READERS[framework] if framework else _reader(merged, paths)
@@ -75,7 +76,9 @@ def _sources(path: str, given: Mapping[str, str]) -> Iterator[Written]:
 
 def _of_text(text: str, name: str, given: Mapping[str, str]) -> Iterator[Written]:
     suffix = Path(name).suffix.lower()
-    if suffix in (".json", ".yaml", ".yml", ".toml"):
+    if suffix == ".csv":
+        yield Written(arguments={ORDER: text})
+    elif suffix in (".json", ".yaml", ".yml", ".toml"):
         yield Written(arguments=settings_of_document(text, suffix, name))
     elif suffix == ".py":
         yield Written(arguments=settings_of_python(text, name))
@@ -87,7 +90,7 @@ def _of_script(text: str, given: Mapping[str, str]) -> Iterator[Written]:
     script = read_script(text, given=given)
     for name, body in script.files:
         if Path(name).suffix.lower() in (".json", ".yaml", ".yml") or body.lstrip().startswith("{"):
-            yield Written(arguments=settings_of_document(body, ".json" if body.lstrip().startswith("{") else ".yaml", name))
+            yield Written(whole=False, arguments=settings_of_document(body, ".json" if body.lstrip().startswith("{") else ".yaml", name))
     best = max((_flags(command) for command in script.commands), key=len, default=())
     yield Written(arguments=arguments_of(best), notes=tuple(f"not followed: {line}" for line in script.left_out))
 

@@ -1,0 +1,86 @@
+"""What readers of several frameworks need: replicas of a launch, options by their flags, the launch put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from shardwright.errors import StrategyError
+from shardwright.launch_files.launch import Launch, Written, judged
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.arguments import Arguments, options_of, parse_arguments
+from shardwright.runtime.options import OF_EXPERTS, ordered
+from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime import Options, Runtime
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.facts import grid_facts, has_experts
+from shardwright.strategy.grid.rules import canonical
+
+
+def replicas(devices: int, **degrees: int) -> int:
+    """Data parallelism that other degrees leave.
+
+    Raises:
+        StrategyError: they do not divide the devices.
+    """
+    each = 1
+    for degree in degrees.values():
+        each *= max(degree, 1)
+    if devices % each:
+        said = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+        raise StrategyError(
+            f"{said} does not divide the {devices} devices of the cluster", hint="the CLUSTER that the launch is for", rule="grid.devices"
+        )
+    return devices // each
+
+
+def own_options(runtime: Runtime, arguments: Arguments, model: Model) -> Options:
+    """The options that settings set otherwise than the runtime's own value."""
+    found = dict(options_of(runtime, arguments))
+    return ordered(
+        (name, value)
+        for name, value in found.items()
+        if dict(runtime.own).get(name) != value and (has_experts(model) or name not in OF_EXPERTS)
+    )
+
+
+def set_by(runtime: Runtime) -> dict[str, str]:
+    """Setting -> what it sets: options of the runtime, by the flags of their values."""
+    return {name: f"sets {offer.option}" for offer in runtime.offers for name in parse_arguments(offer.flag)}
+
+
+def launch_of(
+    written: Written,
+    grid: Grid,
+    *,
+    framework: str,
+    runtime: str,
+    model: Model,
+    seq_len: int,
+    global_batch: int,
+    precision: str,
+    understood: Mapping[str, str],
+    ignored: Mapping[str, str],
+    unmodelled: Mapping[str, str] | None = None,
+    arguments: Arguments | None = None,
+    notes: tuple[str, ...] = (),
+) -> Launch:
+    """The launch of a strategy that was read, under the options that its settings set.
+
+    Args:
+        arguments: the settings with defaults, by which options are set; None = as they were written.
+    """
+    base = load_runtime(runtime)
+    options = own_options(base, written.arguments if arguments is None else arguments, model)
+    facts = grid_facts(model, devices=grid.devices, global_batch=global_batch or grid.dp * grid.microbatch, seq_len=seq_len or 1)
+    return Launch(
+        framework=framework,
+        runtime=runtime,
+        grid=canonical(replace(grid, options=options), facts=facts),
+        seq_len=seq_len,
+        global_batch=global_batch,
+        precision=precision,
+        dropout=False,
+        settings=tuple(judged(written.arguments, understood={**set_by(base), **understood}, ignored=ignored, unmodelled=unmodelled)),
+        notes=(*written.notes, *notes),
+    )
