@@ -46,6 +46,7 @@ IGNORED: Final = MappingProxyType(
         **dict.fromkeys(("wandb.*", "csv-monitor.*", "dump-state", "memory-breakdown"), "what is logged"),
         **dict.fromkeys(("checkpoint.*", "zero-optimization.stage3-gather-16bit-weights-on-model-save"), "checkpoints"),
         **dict.fromkeys(("zero-optimization.load-from-fp32-weights", "zero-optimization.ignore-unused-parameters"), "checkpoints"),
+        "zero-optimization.gather-16bit-weights-on-model-save": "checkpoints",
         **dict.fromkeys(("deepspeed", "deepspeed-config", "expert-parallel.enabled", "expert-parallel.preset-model"), "how it is started"),
         **dict.fromkeys(("data-parallel-size", "zero-allow-untested-optimizer", "zero-force-ds-cpu-optimizer"), "follows from others"),
         **dict.fromkeys(("data-efficiency.*", "curriculum-learning.*", "data-types.*", "communication-data-type"), "data and formats"),
@@ -114,7 +115,7 @@ class DeepSpeedReader:
             model=model,
             seq_len=0,
             global_batch=batch or microbatch * steps * dp,
-            precision="fp16" if said.get("fp16.enabled") == "true" else "bf16" if said.get("bf16.enabled") == "true" else "fp32",
+            precision=_format(written.arguments),
             understood=UNDERSTOOD,
             ignored=IGNORED,
             unmodelled=UNMODELLED,
@@ -125,6 +126,12 @@ class DeepSpeedReader:
 
 
 DEEPSPEED: Final = DeepSpeedReader()
+
+
+def _format(said: Arguments) -> str:
+    """Number format; empty where the program says it."""
+    found = {name: said.get(f"{name}.enabled", "false") for name in ("fp16", "bf16")}
+    return next((name for name, value in found.items() if value == "true"), "" if "auto" in found.values() else "fp32")
 
 
 def _batch(said: Arguments, dp: int) -> tuple[int, int, int]:

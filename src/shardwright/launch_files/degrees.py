@@ -49,6 +49,13 @@ def set_by(runtime: Runtime) -> dict[str, str]:
     return {name: f"sets {offer.option}" for offer in runtime.offers for name in parse_arguments(offer.flag)}
 
 
+def variables_that_set(runtime: Runtime, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables of the environment that set options of a runtime, such as ``CUDA_LAUNCH_BLOCKING``, in the form of arguments."""
+    flags = {name for offer in runtime.offers if offer.flag.partition("=")[0].isupper() for name in parse_arguments(offer.flag)}
+    named = {name.replace("_", "-").lower(): value for name, value in environment.items() if name.isupper()}
+    return {name: value for name, value in named.items() if name in flags}
+
+
 def launch_of(
     written: Written,
     grid: Grid,

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.launch_files.megatron import MegatronReader
+from shardwright.runtime.arguments import Arguments
 
 _SHARED: Final = MappingProxyType(
     {
@@ -28,6 +29,8 @@ _SHARED: Final = MappingProxyType(
         "attention-dropout": "attention-dropout",
         "moe-router-topk": "moe-router-topk",
         "num-moe-experts": "num-experts",
+        "layernorm-epsilon": "norm-epsilon",
+        "rotary-percentage": "rotary-percent",
     }
 )
 """Words of several of them -> Megatron-LM's; empty = what changes nothing."""
@@ -36,6 +39,33 @@ _BRIDGE_SECTIONS: Final = (
     *("model.", "train.", "ddp.", "optimizer.", "dataset.", "comm-overlap.", "checkpoint.", "scheduler.", "logger.", "rng.", "tokenizer."),
     *("dist.", "mixed-precision.", "config.model.", "config.train.", "config.ddp."),
 )
+
+
+_NEMO_TURNED: Final = MappingProxyType(
+    {
+        "bias": ("disable-bias-linear", "false"),
+        "share-embeddings-and-output-weights": ("untie-embeddings-and-output-weights", "false"),
+        "overlap-p2p-comm": ("no-overlap-p2p-communication", "false"),
+    }
+)
+"""NeMo's word -> Megatron-LM's switch, and the value at which it is on."""
+_NEMO_PARTS: Final = ("tokenizer.", "sched.", "nsys-profile.", "data.")
+_NEMO_REST: Final = frozenset(
+    {
+        *("mcore-gpt", "megatron-amp-o2", "pre-process", "post-process", "persist-layer-norm", "headscale", "transformer-block-type"),
+        *("openai-gelu", "normalize-attention-scores", "attention-type", "use-scaled-init-method", "ffn-dropout", "onnx-safe"),
+        *("apply-query-key-layer-scaling", "do-layer-norm-weight-decay", "native-amp-init-scale", "native-amp-growth-interval"),
+        *("resume-from-checkpoint", "apex-transformer-log-level", "gradient-as-bucket-view", "gc-interval", "use-emha", "batch-p2p-comm"),
+        *("num-micro-batches-with-partial-activation-checkpoints", "activations-checkpoint-layers-per-pipeline", "betas", "splits-string"),
+        *("devices", "num-nodes", "accelerator", "logger", "enable-checkpointing", "use-distributed-sampler", "max-epochs", "max-steps"),
+        *("max-time", "log-every-n-steps", "val-check-interval", "limit-val-batches", "limit-test-batches", "accumulate-grad-batches"),
+        *("gradient-clip-val", "benchmark", "enable-model-summary", "contiguous-grad-buffer", "bucket-cap-mb", "skip-warmup"),
+        *("index-mapping-dir", "data-prefix", "transformer-engine", "fp16-lm-cross-entropy", "sync-batch-comm", "grad-div-ar-fusion"),
+        *("use-flash-attention", "masked-softmax-fusion", "bias-activation-fusion", "bias-dropout-add-fusion", "grad-reduce-in-fp32"),
+        *("grad-allreduce-chunk-size-mb",),
+    }
+)
+"""NeMo's settings that change nothing here."""
 
 
 def _stripped(name: str, sections: tuple[str, ...]) -> str:
@@ -56,7 +86,14 @@ def nemo(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
         return (("use-distributed-optimizer", str("distributed" in value or "mcore" in value).lower()),)
     if short in ("overlap-grad-sync", "overlap-param-sync"):
         return (({"overlap-grad-sync": "overlap-grad-reduce", "overlap-param-sync": "overlap-param-gather"}[short], value),)
-    if short == "grad-reduce-in-fp32":
+    if short in _NEMO_TURNED:
+        turned, of = _NEMO_TURNED[short]
+        return ((turned, "true" if value.lower() == of else "false"),)
+    if short == "normalization":
+        return (("normalization", {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}.get(value.lower(), value)),)
+    if short == "activation":
+        return (("swiglu", "true" if "swiglu" in value else "false"), ("squared-relu", "true" if value == "squared-relu" else "false"))
+    if short in _NEMO_REST or short.startswith(_NEMO_PARTS):
         return ()
     return ((_SHARED.get(short, short), value),) if _SHARED.get(short, short) else ()
 
@@ -82,12 +119,19 @@ def megatron_deepspeed(name: str, value: str) -> tuple[tuple[str, str], ...] | N
     if name in ("zero-stage", "zero-optimization.stage"):
         return (("zero-stage", value),)
     if name in ("bf16.enabled", "fp16.enabled"):
-        return ((name.partition(".")[0], value),)
+        return ((name.partition(".")[0], value), (name, value))
     if name == "pp-partition-method" and "embedding" in value:
         return tuple((f"account-for-{end}-in-pipeline-split", "true") for end in ("embedding", "loss"))
     if name in _OF_DEEPSPEED or "." in name:
         return ()
     return ((name, value),)
+
+
+def with_bf16_optimizer(arguments: Arguments) -> Arguments:
+    """Products in bf16 without ZeRO have an optimizer whose states are shared out as with stage 1 (DeepSpeed, runtime/bf16_optimizer.py)."""
+    if arguments.get("bf16.enabled") == "true" and arguments.get("zero-stage", "0") == "0":
+        return {**arguments, "zero-stage": "1"}
+    return arguments
 
 
 _OF_DEEPSPEED: Final = frozenset(
@@ -104,6 +148,7 @@ NEMO: Final = MegatronReader(
     runtime="nemo-24.11",
     marks=frozenset({"model.tensor-model-parallel-size", "trainer.num-nodes", "exp-manager.name", "model.micro-batch-size"}),
     dialect=nemo,
+    sparing=True,
     defaults=MappingProxyType({"attention-dropout": "0", "hidden-dropout": "0", "moe-token-dispatcher-type": "alltoall"}),
 )
 BRIDGE: Final = MegatronReader(
@@ -111,6 +156,7 @@ BRIDGE: Final = MegatronReader(
     runtime="megatron-bridge",
     marks=frozenset({"model.tensor-model-parallel-size", "train.global-batch-size", "train.micro-batch-size", "ddp.overlap-grad-reduce"}),
     dialect=bridge,
+    sparing=True,
     defaults=MappingProxyType(
         {
             "attention-dropout": "0",
@@ -128,4 +174,5 @@ MEGATRON_DEEPSPEED: Final = MegatronReader(
         {"deepspeed-config", "tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size", "num-layers", "deepspeed"}
     ),
     dialect=megatron_deepspeed,
+    settled=with_bf16_optimizer,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -76,10 +76,11 @@ class Written:
 
     Args:
         arguments: name, in lower case with dashes -> value. notes: of how they were found. whole: all of them are of the launch, as of a
-            file that was named for it.
+            file that was named for it. environment: variables of a script, by their names.
     """
 
     arguments: Arguments
+    environment: Mapping[str, str] = field(default_factory=dict)
     whole: bool = True
     notes: tuple[str, ...] = ()
 

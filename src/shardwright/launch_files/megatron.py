@@ -5,7 +5,7 @@ Source of names and defaults: Megatron-LM, megatron/training/arguments.py of Meg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -47,6 +47,8 @@ class MegatronReader:
 
     Args:
         dialect: what a setting is in Megatron-LM's words. defaults: what its launches are where they do not say it, in those words.
+        settled: arguments as the framework takes them together. sparing: of options that a launch does not mention the framework has its
+            own values; else they are what no argument sets.
     """
 
     name: str = "megatron"
@@ -56,19 +58,22 @@ class MegatronReader:
     )
     dialect: Dialect = plain
     defaults: Arguments = field(default_factory=dict)
+    settled: Callable[[Arguments], Arguments] = dict
+    sparing: bool = False
 
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""
         words = {name: found for name, value in written.arguments.items() if (found := self.dialect(name, value)) is not None}
         said = {name: value for found in words.values() for name, value in found if value.lower() not in OFF}
-        arguments = {**DEFAULTS, **self.defaults, **said}
+        arguments = self.settled({**DEFAULTS, **self.defaults, **said})
         for name in UNDERSTOOD:
             require_value(name, arguments.get(name, ""))
         grid = _grid(arguments, model=model, devices=devices)
         batch = count(arguments, "global-batch-size", grid.microbatch * grid.dp)
         length = count(arguments, "seq-length", count(arguments, "encoder-seq-length"))
         base = load_runtime(runtime)
-        grid = replace(grid, options=_options(base, arguments, model))
+        mentioned = {name for found in words.values() for name, _ in found} if self.sparing else None
+        grid = replace(grid, options=_options(base, arguments, model, mentioned=mentioned))
         facts = grid_facts(model, devices=devices, global_batch=batch, seq_len=length or 1)
         flags = {name: f"sets {option}" for name, option in _set_by(base).items()}
         return Launch(
@@ -118,14 +123,21 @@ def _set_by(runtime: Runtime) -> dict[str, str]:
     return {name: offer.option for offer in runtime.offers for name in parse_arguments(offer.flag)}
 
 
-def _options(runtime: Runtime, arguments: Arguments, model: Model) -> Options:
-    """Options that the arguments set, and those that without an argument are otherwise than the planner's own."""
+def _options(runtime: Runtime, arguments: Arguments, model: Model, *, mentioned: Collection[str] | None) -> Options:
+    """Options that the arguments set, and those that without an argument are otherwise than the planner's own.
+
+    Args:
+        mentioned: arguments, on or off, without which an option has the runtime's own value; None = none has.
+    """
     _, modules = recomputed(arguments)
     unknown = [word for word in modules if word not in (*MODULES, "core_attn")]
     if unknown:
         raise DataError(f"--recompute-modules {' '.join(unknown)[:60]}: not known here", hint=f"known: core_attn, {', '.join(MODULES)}")
     own = dict(runtime.own)
     found = {name: value for name, value in options_of(runtime, arguments) if name not in MODULES.values()}
+    if mentioned is not None:
+        known = {option for name, option in _set_by(runtime).items() if name in mentioned}
+        found = {name: value for name, value in found.items() if name in known}
     found |= {MODULES[word]: "on" for word in modules if word in MODULES}
     if int(arguments["tensor-model-parallel-size"]) == 1 or "sequence-parallel" not in arguments:
         found.pop("tp_overlap", None)

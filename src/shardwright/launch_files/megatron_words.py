@@ -126,7 +126,16 @@ IGNORED: Final = MappingProxyType(
         **dict.fromkeys(
             (
                 *("data-path", "data-args-path", "train-data-path", "valid-data-path", "test-data-path", "data-cache-path", "split"),
-                *("tokenizer-type", "tokenizer-model", "vocab-file", "merge-file", "vocab-extra-ids", "make-vocab-size-divisible-by"),
+                *(
+                    "tokenizer-type",
+                    "tokenizer-name-or-path",
+                    "valid-num-workers",
+                    "tokenizer-model",
+                    "vocab-file",
+                    "merge-file",
+                    "vocab-extra-ids",
+                    "make-vocab-size-divisible-by",
+                ),
                 *("num-workers", "dataloader-type", "mock-data", "reset-position-ids", "reset-attention-mask", "eod-mask-loss"),
                 *("no-create-attention-mask-in-dataloader", "data-impl", "mmap-warmup", "num-dataset-builder-threads", "tiktoken-pattern"),
                 *("no-mmap-bin-files", "per-split-data-args-path", "valid-weighted-split-paths", "train-weighted-split-paths-path"),
@@ -213,7 +222,7 @@ IGNORED: Final = MappingProxyType(
             ),
             _DRAWN,
         ),
-        **dict.fromkeys(("rerun-mode", "error-injection-rate", "no-check-for-nan-in-loss-and-grad"), _CHECKED),
+        **dict.fromkeys(("rerun-mode", "error-injection-rate", "calculate-per-token-loss", "empty-unused-memory-level"), _CHECKED),
         **dict.fromkeys(
             (
                 "moe-grouped-gemm",

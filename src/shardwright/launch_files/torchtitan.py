@@ -32,6 +32,10 @@ _SECTIONS: Final = MappingProxyType(
         "compileconfig.": "compile.",
         "config.activation-checkpoint": "activation-checkpoint.mode",
         "experimental.": "parallelism.",
+        "training.batch-size": "training.local-batch-size",
+        "training.compile": "compile.enable",
+        "training.tensor-parallel-degree": "parallelism.tensor-parallel-degree",
+        "training.data-parallel-": "parallelism.data-parallel-",
     }
 )
 """How a section begins in Python and in older files -> its name."""
@@ -59,6 +63,7 @@ UNDERSTOOD: Final = MappingProxyType(
         "training.local-batch-size": "samples of a replica",
         "activation-checkpoint.mode": "recompute",
         "compile.enable-async-tensor-parallel": "sets tp_overlap",
+        "model.converters": "products in 8 bits",
         ORDER: "order of the pipeline",
     }
 )
@@ -75,6 +80,9 @@ IGNORED: Final = MappingProxyType(
         **dict.fromkeys(("training.seed", "training.deterministic", "training.gc-freq", "training.disable-cuda-graphs"), "how it runs"),
         **dict.fromkeys(
             ("training.enable-cpu-offload", "compile.components", "activation-checkpoint.*", "module", "config"), "how it runs"
+        ),
+        **dict.fromkeys(
+            ("float8.filter-fqns", "float8.precompute-float8-dynamic-scale-for-fsdp"), "which products, and when scales are made"
         ),
         **dict.fromkeys(("memory-estimation.*", "quantize.*", "module.*", "loss.*"), "how it runs"),
     }
@@ -131,7 +139,7 @@ class TorchtitanReader:
             model=model,
             seq_len=count(said, "training.seq-len"),
             global_batch=samples,
-            precision="bf16",
+            precision="fp8" if "float8" in said.get("model.converters", "") else "bf16",
             understood=UNDERSTOOD,
             ignored=IGNORED,
             arguments=_options(said),
