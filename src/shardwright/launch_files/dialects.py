@@ -128,7 +128,7 @@ def megatron_deepspeed(name: str, value: str) -> tuple[tuple[str, str], ...] | N
 
 
 def with_bf16_optimizer(arguments: Arguments) -> Arguments:
-    """Products in bf16 without ZeRO have an optimizer whose states are shared out as with stage 1 (DeepSpeed, runtime/bf16_optimizer.py)."""
+    """Products in bf16 without ZeRO have an optimizer whose states are shared out as with stage 1 (runtime/bf16_optimizer.py)."""
     if arguments.get("bf16.enabled") == "true" and arguments.get("zero-stage", "0") == "0":
         return {**arguments, "zero-stage": "1"}
     return arguments
