@@ -24,6 +24,8 @@ from shardwright.files.trace_file import parse_traces
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.files.yaml_cluster import cluster_from_yaml
 from shardwright.hardware.files.yaml_states import states_from_yaml
+from shardwright.hardware.inventories.formats import read_inventory
+from shardwright.hardware.inventories.reading import read_from
 from shardwright.job.serving import ServingJob
 from shardwright.model.catalog.catalog import catalog_entry, load_model
 from shardwright.model.families.huggingface import model_from_config, parse_config
@@ -48,6 +50,7 @@ from tests.calibrate.test_kineto import DOCUMENT
 from tests.calibrate.test_nccl_tests import NEW
 from tests.files.saved import UNEVEN, grid_plan, simulated
 from tests.files.test_trace_file import TEXT as TRACES
+from tests.hardware.inventory_files import HGX_H100, gfd, kubernetes_list, kubernetes_node, nccl_gpu, nccl_xml, slurm_node, topo_matrix
 from tests.hardware.test_states import FILE as SCENARIOS
 from tests.search.problems import facts_of, real_problem
 from tests.serving.test_trace_file import AZURE, MOONCAKE, OWN
@@ -100,6 +103,7 @@ def parsers() -> tuple[Parser, ...]:
         Parser(name="training", read=partial(trained, model), samples=("all", "lora:r16", "lora:r8:attn,mlp", "frozen:embed,head")),
         Parser(name="cluster", read=parse_cluster, samples=CLUSTERS),
         Parser(name="cluster file", read=cluster_from_yaml, samples=CLUSTER_FILES, weight=0.7),
+        Parser(name="inventory", read=_inventory, samples=INVENTORIES),
         Parser(name="scenario file", read=states_from_yaml, samples=(SCENARIOS,), weight=0.5),
         Parser(name="runtime", read=load_runtime, samples=("megatron-core-0.12", "maxtext", "FSDP2")),
         Parser(name="grid", read=_grid, samples=grids, weight=2),
@@ -147,6 +151,25 @@ CLUSTERS: Final = (
     "h800-sxm:2048",
     "h100-sxm:8@east/2.5usd+a100-sxm-80gb:8@west/1.2usd,east~west=25gbps/60ms/0.02usd",
 )
+INVENTORIES: Final = (
+    HGX_H100,
+    nccl_xml(
+        [nccl_gpu(n, links='<nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>', sm=100, device="0x2941") for n in (0, 1)],
+        hosts="ab",
+    ),
+    topo_matrix(4, lambda a, b: "NV12" if a // 2 == b // 2 else "SYS", cards=[[0, 1], []]),
+    "".join(slurm_node(f"gpu{n}", gres=gres) for n, gres in enumerate(("gpu:h100:8(S:0-1)", "gpu:a100:4", "gpu:l40s:8,shard:8"))),
+    "SwitchName=top Switches=leaf[1-2]\nSwitchName=leaf1 Nodes=gpu[01-04]\nSwitchName=leaf2 Nodes=gpu[05-08]\n",
+    "BlockName=b1 Nodes=n[01-18]\nBlockName=b2 Nodes=n[19-36]\nBlockSizes=18,36\n",
+    kubernetes_list(
+        [
+            kubernetes_node(
+                f"n{n}", labels=gfd(product, memory=memory, clique=f"u.{n // 2}") | {"fabric.topograph.run/tier-0": f"s{n // 2}"}, gpus=4
+            )
+            for n, (product, memory) in enumerate((("NVIDIA-GB200", 189471), ("NVIDIA-GB200", 189471), ("NVIDIA-L40S", 46068)))
+        ]
+    ),
+)
 CONFIGURATIONS: Final = ROOT / "tests" / "model" / "configs"
 FACTS: Final = ROOT / "benchmarks" / "published" / "facts"
 SERVING_FACTS: Final = ROOT / "benchmarks" / "published" / "serving" / "facts"
@@ -189,6 +212,14 @@ def load_named(name: str) -> object:
     """By the catalog alone, so that no input opens a file of this machine."""
     entry = catalog_entry(name)
     return model_from_config(entry.config, name=entry.names[0])
+
+
+def _inventory(text: str) -> object:
+    found = read_inventory(text, name="t")
+    try:
+        return read_from([found], given={})
+    except ShardwrightError:
+        return read_from([found], given={"": "h100-sxm"})
 
 
 def _configuration(text: str) -> object:

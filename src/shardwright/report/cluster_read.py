@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,6 +13,9 @@ from shardwright.hardware.inventories.reading import ClusterRead
 from shardwright.report.layout import Words
 from shardwright.report.tables import plain_table
 from shardwright.report.terminal import section
+from shardwright.strategy.text.printable import printable
+
+MAX_CELL: Final = 400
 
 
 def render_read(read: ClusterRead) -> RenderableType:
@@ -26,10 +29,15 @@ def render_read(read: ClusterRead) -> RenderableType:
 
 
 def _facts(title: str, found: Sequence[Found], assumed: Sequence[Assumed]) -> list[RenderableType]:
-    rows = [(str(one.what), one.words, one.where) for one in found]
+    rows = [(str(one.what), _cell(one.words), _cell(one.where)) for one in found]
     parts = [section(f"{title}: found", plain_table(("what", "value", "where"), rows))] if rows else []
-    more = [(str(one.what), one.value, one.why) for one in assumed]
+    more = [(str(one.what), _cell(one.value), _cell(one.why)) for one in assumed]
     return [*parts, section(f"{title}: assumed", plain_table(("what", "value", "why"), more))] if more else [*parts]
+
+
+def _cell(text: str) -> str:
+    """Words that others chose, as a terminal may show them."""
+    return printable(text, length=MAX_CELL)
 
 
 def read_document(read: ClusterRead) -> dict[str, Any]:

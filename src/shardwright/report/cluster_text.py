@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from shardwright.report.cluster_picture import Branch, ClusterPicture
 from shardwright.report.layout import Words
+from shardwright.strategy.text.printable import printable
+
+MAX_WORDS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +25,7 @@ class ClusterText:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lines that break between words where the console is narrow."""
         cluster = self.picture.cluster
-        yield Words(Text.assemble((cluster.expression, "bold"), f": {cluster.described()}"))
+        yield Words(Text.assemble((printable(cluster.expression, length=MAX_WORDS), "bold"), f": {cluster.described()}"))
         yield Text("")
         for begin, words, bold in _lines(self.picture.tree, "", ""):
             yield Words(Text.assemble((begin, "dim"), (words, "bold" if bold else "")), hanging=len(begin))

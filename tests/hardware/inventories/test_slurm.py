@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.errors import ClusterError
+from shardwright.hardware.inventories import slurm_topology
 from shardwright.hardware.inventories.formats import read_inventory
 from shardwright.hardware.inventories.hostlist import hosts_of
 from shardwright.hardware.inventories.inventory import What
@@ -57,6 +58,12 @@ def test_switches_above_each_node() -> None:
     assert len(nodes) == 12
     assert {node.name: node.above for node in nodes}["gpu10"] == ("leaf3", "spine2", "core")
     assert nodes[0].where == "topology.conf:5"
+
+
+def test_many_long_lists_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_topology, "MAX_NAMES", 1000)
+    with pytest.raises(ClusterError, match="t:2: more than 1,000 nodes and switches"):
+        read_inventory("".join(f"SwitchName=s{n} Nodes=n{n}-[1-600]\n" for n in range(3)), name="t")
 
 
 def test_blocks_are_domains() -> None:

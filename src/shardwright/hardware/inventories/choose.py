@@ -10,12 +10,12 @@ from shardwright.errors import ClusterError, nearest
 from shardwright.hardware.catalog.catalog import accelerator_names, find_accelerator
 from shardwright.hardware.catalog.generation import generation_of
 from shardwright.hardware.catalog.instances import find_instance, instance_names
-from shardwright.hardware.catalog.nodes import node_of
+from shardwright.hardware.catalog.nodes import is_over_pcie, node_of
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Accelerator
 from shardwright.hardware.inventories.inventory import Assumed, Found, Links, What
 from shardwright.hardware.inventories.merge import contradiction
-from shardwright.hardware.inventories.products import accelerators_called, nvlink_of, unknown_product
+from shardwright.hardware.inventories.products import accelerators_called, devices_meant, nvlink_of, unknown_product
 
 SAME_MEMORY: Final = 0.1
 """Part by which a device's memory may differ from the catalog's: that is what a program may allocate."""
@@ -60,6 +60,14 @@ def choose(facts: Facts, *, given: Mapping[str, str]) -> Chosen:
     return chosen
 
 
+def takes(name: str, facts: Facts) -> bool:
+    """An accelerator or instance that somebody names may be that of nodes whose files do not say, or leave it open."""
+    device, kind = find_accelerator(name), find_instance(name)
+    named = device or (kind.accelerator if kind is not None else None)
+    meant = devices_meant(facts)
+    return not meant or named is None or named.name in {one.name for one in meant}
+
+
 def _of_given(name: str, facts: Facts, *, by_word: bool) -> Chosen:
     """What somebody says; it must not be another than the files say."""
     device, kind = find_accelerator(name), find_instance(name)
@@ -72,7 +80,7 @@ def _of_given(name: str, facts: Facts, *, by_word: bool) -> Chosen:
     said = Found(What.PRODUCT, name, f"{GIVEN}, for {product.words[:60]!r} in {product.where}" if product else GIVEN)
     called = accelerators_called(str(product.value)) if product is not None else ()
     if product is not None and called and not by_word:
-        _require_among(base.accelerator, called, product, said)
+        _require_among(base.accelerator, called, product, replace(said, where=GIVEN))
     sold = find_instance(str(instance.value)) if instance is not None else None
     if instance is not None and sold is not None and sold.accelerator != base.accelerator:
         raise contradiction(said, replace(instance, what=What.PRODUCT, value=f"{sold.accelerator.name} of {sold.name}"))
@@ -109,7 +117,7 @@ def _of_product(facts: Facts) -> Chosen:
     called = accelerators_called(str(product.value))
     if not called:
         raise unknown_product(str(product.value), where=product.where)
-    fitting = _of_memory(called, facts, product)
+    fitting = _of_links(_of_memory(called, facts, product), facts)
     others = ", ".join(device.name for device in fitting[1:])
     assumed = (Assumed(What.PRODUCT, fitting[0].name, f"{product.words[:60]!r} may be {others} too; {GIVEN} says which"),) if others else ()
     return Chosen(base=node_of(fitting[0]), key="accelerator", name=fitting[0].name, assumed=assumed)
@@ -131,6 +139,18 @@ def _of_memory(called: tuple[Accelerator, ...], facts: Facts, product: Found) ->
         where = f"{called[0].name}, for {product.words[:60]} in {product.where}"
         raise contradiction(replace(memory, value=called[0].memory_bytes, where=where), memory)
     return fitting
+
+
+def _of_links(called: tuple[Accelerator, ...], facts: Facts) -> tuple[Accelerator, ...]:
+    """Those that have as many NVLinks as were found, or reach each other over PCIe where none were; all where none of them do."""
+    links, devices = facts.get(What.LINKS), facts.get(What.DEVICES)
+    if links is not None and isinstance(links.value, Links):
+        alike = tuple(device for device in called if (link := nvlink_of(device)) and link.links in links.value)
+    elif What.ISLANDS in facts and devices is not None and devices.value != 1:
+        alike = tuple(device for device in called if is_over_pcie(node_of(device)))
+    else:
+        alike = ()
+    return alike or called
 
 
 def _require_device(device: Accelerator, facts: Facts) -> None:

@@ -59,7 +59,7 @@ def read_kubernetes_nodes(text: str, *, name: str) -> Inventory:
     for number, item in enumerate(_items(_value(text, name=name), name=name)):
         metadata = _mapping(item, "metadata")
         called = metadata.get("name")
-        if not isinstance(called, str) or not called or len(called) > MAX_WORD or called in nodes:
+        if not isinstance(called, str) or not 0 < len(called) <= MAX_WORD or not called.isprintable() or called in nodes:
             raise ClusterError(f"{name}: item {number} has no name, or that of another", hint=_HINT)
         where = f"{name}, node {called}"
         facts = _facts(item, {key: value for key, value in _mapping(metadata, "labels").items() if isinstance(value, str)}, where)

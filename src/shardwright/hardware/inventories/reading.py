@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
@@ -12,10 +13,11 @@ import yaml
 from shardwright.errors import ClusterError
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.files.yaml_cluster import cluster_from_yaml
+from shardwright.hardware.inventories.choose import takes
 from shardwright.hardware.inventories.describe import Described, described
 from shardwright.hardware.inventories.inventory import Assumed, BusRate, Found, Inventory, SeenNode, What
 from shardwright.hardware.inventories.measured_rates import rated
-from shardwright.hardware.inventories.merge import contradiction, named_nodes, node_sets
+from shardwright.hardware.inventories.merge import NodeSet, contradiction, named_nodes, node_sets
 from shardwright.hardware.inventories.tiers import Placed, Tiers, full_paths, in_order, tiers_of
 from shardwright.hardware.zones import ZoneLink
 from shardwright.units import BITS_PER_BYTE, GIGA, MILLI
@@ -73,7 +75,7 @@ def read_from(inventories: Sequence[Inventory], *, given: Mapping[str, str], cou
         nodes, remark = _unnamed(samples, count)
         found += [remark] if isinstance(remark, Found) else []
         assumed += [remark] if isinstance(remark, Assumed) else []
-    kinds = [described(one, given=given) for one in node_sets(nodes, samples)]
+    kinds = _kinds(node_sets(nodes, samples), given)
     placed = _placed(nodes, kinds)
     order = in_order(placed)
     tiers = _tiers(inventories, [placed[place] for place in order], kinds)
@@ -115,6 +117,13 @@ def _unnamed(samples: Sequence[SeenNode], count: int) -> tuple[tuple[SeenNode, .
     return (_SAMPLE,) * number, remark
 
 
+def _kinds(sets: Sequence[NodeSet], given: Mapping[str, str]) -> list[Described]:
+    """Nodes of each kind; what is given for all is of those that leave it open, where there are such."""
+    named = {word: name for word, name in given.items() if word}
+    takers = [one for one in sets if "" in given and takes(given[""], one.facts)]
+    return [described(one, given=given if one in takers or not takers else named) for one in sets]
+
+
 def _placed(nodes: Sequence[SeenNode], kinds: Sequence[Described]) -> list[Placed]:
     """Each node with its kind, zone and place in the network."""
     kind_of = {place: number for number, kind in enumerate(kinds) for place in kind.places}
@@ -151,8 +160,8 @@ def _records(placed: Sequence[Placed], kinds: Sequence[Described]) -> list[dict[
 
 
 def _record(record: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """An entry with its count behind its name."""
-    (key, name), *rest = record.items()
+    """An entry of its own with its count behind its name: what entries share would be written as YAML's aliases."""
+    (key, name), *rest = deepcopy(dict(record)).items()
     return {key: name, "count": count, **dict(rest)}
 
 
