@@ -25,9 +25,9 @@ def nested(settings: Iterable[Pair]) -> Settings:
 
 
 def settings_of(flag: str) -> tuple[Pair, ...]:
-    """What a flag sets that is written as ``a.b: true, c: cpu``; with ``=`` and without commas, too."""
-    parts = flag.replace("=", ": ").split(", ") if ":" in flag else flag.replace("=", ": ").split()
-    pairs = (part.partition(": ") for part in parts)
+    """What a flag sets that is written as ``a.b: true, c: cpu`` or as ``a.b=true c=cpu``."""
+    mark, parts = (": ", flag.split(", ")) if ": " in flag else ("=", flag.split())
+    pairs = (part.partition(mark) for part in parts)
     return tuple((name, yaml.safe_load(value)) for name, _, value in pairs)
 
 

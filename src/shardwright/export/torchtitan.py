@@ -22,7 +22,7 @@ from shardwright.export.lacking import (
     sliced,
     some_recomputed,
 )
-from shardwright.export.published import published
+from shardwright.export.published import other_numbers, published
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.runtime.options import chosen
@@ -96,6 +96,7 @@ def _of_the_job(given: Given) -> Iterator[Shortfall]:
     if flavor(problem.model) is None:
         known = ", ".join(sorted({module for module, _ in FLAVORS.values()}))
         yield Shortfall(what=f"{problem.model.name}: its registries ({known}) have no model of these sizes", hint="a published size")
+    yield from other_numbers(problem.model, FLAVORS)
     yield from other_optimizers(given)
     yield from other_products(given, Dtype.BF16)
     yield from frozen_parameters(given)
