@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.export.megatron import MAPPED, ORDERS
+from shardwright.export.megatron_arguments import MAPPED, ORDERS
 from shardwright.export.megatron_model import model_flags, model_shortfalls
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged, require_value, share
 from shardwright.launch_files.megatron_words import IGNORED, MODEL_DEFAULTS, MODEL_LOOSE, UNDERSTOOD, UNMODELLED
