@@ -9,7 +9,7 @@ from typing import Final
 
 from shardwright.export.exporter import ExportFile, Given, Shortfall
 from shardwright.export.lacking import another_framework
-from shardwright.export.megatron_arguments import SHARDED, arguments, megatron_shortfalls
+from shardwright.export.megatron_arguments import SHARDED, UNSAID, arguments, megatron_shortfalls, of_environment, unsaid_options
 
 SCRIPT: Final = "pretrain.sh"
 FRAMEWORK: Final = "Megatron-Core"
@@ -27,6 +27,7 @@ class Megatron:
     def shortfalls(self, given: Given) -> Iterator[Shortfall]:
         """See `Exporter`."""
         yield from megatron_shortfalls(given)
+        yield from unsaid_options(given, FRAMEWORK)
         yield from another_framework(given, FRAMEWORK)
 
     def files(self, given: Given) -> tuple[ExportFile, ...]:
@@ -38,8 +39,9 @@ MEGATRON: Final = Megatron()
 
 
 def _script(given: Given) -> str:
-    said = ((name, value) for name, value in arguments(given, FRAMEWORK) if value not in OFF)
-    lines = [f"    --{name} {' '.join(map(shlex.quote, value.split()))}".rstrip() for name, value in said]
+    said = [(name, value) for name, value in arguments(given, FRAMEWORK) if value not in OFF and name not in UNSAID]
+    lines = [f"    --{name} {' '.join(map(shlex.quote, value.split()))}".rstrip() for name, value in said if not of_environment(name)]
+    exported = [f"export {name.replace('-', '_')}={shlex.quote(value)}" for name, value in said if of_environment(name)]
     return "\n".join(
         [
             "#!/bin/bash",
@@ -48,6 +50,7 @@ def _script(given: Given) -> str:
             "set -euo pipefail",
             # Before Blackwell its overlaps need one hardware queue; Megatron-FSDP's need several.
             *([] if given.grid.zero in SHARDED else ["export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}"]),
+            *exported,
             "ARGUMENTS=(",
             *lines,
             ")",

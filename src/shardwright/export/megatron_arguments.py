@@ -5,7 +5,7 @@ Source of the arguments: Megatron-LM, megatron/training/arguments.py at d98e8a6 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from shardwright.dtype import Dtype
@@ -30,6 +30,12 @@ MAPPED: Final = "use-tp-pp-dp-mapping"
 SHARDED: Final = {2: "optim_grads", 3: "optim_grads_params"}
 """``--data-parallel-sharding-strategy`` of Megatron-FSDP by stage of ZeRO."""
 CAPACITY: Final = "moe-expert-capacity-factor"
+ASYNC: Final = "no-async-tensor-model-parallel-allreduce"
+UNSAID: Final[Mapping[str, tuple[str, str]]] = {
+    ASYNC: ("tp_overlap=none", "the collective of an input gradient beside the weight gradient (dgrad)"),
+    "activation-func-fp8-input-store": ("gate_dtype=fp8", "what activations read is kept in 16 bits"),
+}
+"""What options set and these versions have no argument for: the option, and what is done instead."""
 
 
 def megatron_shortfalls(given: Given, *, chunks: bool = True) -> Iterator[Shortfall]:
@@ -153,6 +159,14 @@ def option_flags(given: Given, *frameworks: str) -> Flags:
     return list(found.items())
 
 
+def unsaid_options(given: Given, *frameworks: str, names: Collection[str] = tuple(UNSAID)) -> Iterator[Shortfall]:
+    """Options whose arguments, among `names`, are none any more."""
+    for name, _ in option_flags(given, *frameworks):
+        if name in names:
+            option, instead = UNSAID[name]
+            yield Shortfall(what=option, instead=instead)
+
+
 def arguments(given: Given, *frameworks: str) -> Flags:
     """Every argument, each once, in the order of the page: model, strategy, numbers, options of these frameworks."""
     dropped = [] if given.problem.job.dropout else [("attention-dropout", "0.0"), ("hidden-dropout", "0.0")]
@@ -160,3 +174,8 @@ def arguments(given: Given, *frameworks: str) -> Flags:
     own = model_flags(given.problem.model, length=given.problem.job.sequence_length)
     found = [*own, *grid_flags(given, *frameworks), *numbers, *option_flags(given, *frameworks)]
     return list(dict(found).items())
+
+
+def of_environment(name: str) -> bool:
+    """What an option sets is a variable of the environment, and no argument."""
+    return name[0].isupper()
