@@ -29,9 +29,9 @@ from tests.tiers import in_both, numbers
 
 FIELDS = {
     "checkpoint": "ckpt_format",
-    "comm_overlap": "overlap_grad_reduce overlap_p2p_comm overlap_param_gather tp_comm_overlap",
+    "comm_overlap": "delay_wgrad_compute overlap_grad_reduce overlap_moe_expert_parallel_comm overlap_p2p_comm overlap_param_gather tp_comm_overlap",
     "dataset": "seq_length",
-    "ddp": "average_in_collective check_for_nan_in_grad data_parallel_sharding_strategy use_distributed_optimizer use_megatron_fsdp",
+    "ddp": "average_in_collective check_for_nan_in_grad data_parallel_sharding_strategy num_distributed_optimizer_instances use_distributed_optimizer use_megatron_fsdp",
     "dist": "use_megatron_fsdp use_tp_pp_dp_mapping",
     "mixed_precision": "fp8_dot_product_attention fp8_param_gather grad_reduce_in_fp32",
     "model": "activation_func activation_func_fp8_input_store add_bias_linear add_qkv_bias context_parallel_size cp_comm_type "
@@ -46,7 +46,7 @@ FIELDS = {
     "qk_head_dim qk_layernorm qk_pos_emb_head_dim recompute_granularity recompute_method recompute_modules "
     "recompute_num_layers rope_scaling rope_scaling_factor rotary_base rotary_percent seq_length sequence_parallel "
     "share_embeddings_and_output_weights tensor_model_parallel_size use_transformer_engine_op_fuser v_head_dim "
-    "virtual_pipeline_model_parallel_size vocab_size",
+    "virtual_pipeline_model_parallel_size vocab_size window_size moe_shared_expert_gate",
     "optimizer": "exp_avg_dtype exp_avg_sq_dtype optimizer_cpu_offload optimizer_offload_fraction use_distributed_optimizer "
     "use_precision_aware_optimizer",
     "rerun_state_machine": "check_for_nan_in_loss",
