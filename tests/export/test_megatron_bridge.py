@@ -29,9 +29,11 @@ from tests.tiers import in_both, numbers
 
 FIELDS = {
     "checkpoint": "ckpt_format",
-    "comm_overlap": "delay_wgrad_compute overlap_grad_reduce overlap_moe_expert_parallel_comm overlap_p2p_comm overlap_param_gather tp_comm_overlap",
+    "comm_overlap": "delay_wgrad_compute overlap_grad_reduce overlap_moe_expert_parallel_comm "
+    "overlap_p2p_comm overlap_param_gather tp_comm_overlap",
     "dataset": "seq_length",
-    "ddp": "average_in_collective check_for_nan_in_grad data_parallel_sharding_strategy num_distributed_optimizer_instances use_distributed_optimizer use_megatron_fsdp",
+    "ddp": "average_in_collective check_for_nan_in_grad data_parallel_sharding_strategy num_distributed_optimizer_instances "
+    "use_distributed_optimizer use_megatron_fsdp",
     "dist": "use_megatron_fsdp use_tp_pp_dp_mapping",
     "mixed_precision": "fp8_dot_product_attention fp8_param_gather grad_reduce_in_fp32",
     "model": "activation_func activation_func_fp8_input_store add_bias_linear add_qkv_bias context_parallel_size cp_comm_type "
