@@ -36,9 +36,10 @@ FIELDS = {
     "use_distributed_optimizer use_megatron_fsdp",
     "dist": "use_megatron_fsdp use_tp_pp_dp_mapping",
     "mixed_precision": "fp8_dot_product_attention fp8_param_gather grad_reduce_in_fp32",
-    "model": "activation_func activation_func_fp8_input_store add_bias_linear add_qkv_bias context_parallel_size cp_comm_type "
+    "model": "activation_func activation_func_fp8_input_store add_bias_linear add_qkv_bias attention_dropout "
+    "context_parallel_size cp_comm_type "
     "cross_entropy_fusion_impl cross_entropy_loss_fusion cuda_graph_impl cuda_graph_scope expert_model_parallel_size "
-    "expert_tensor_parallel_size ffn_hidden_size gated_linear_unit gradient_accumulation_fusion hidden_size "
+    "expert_tensor_parallel_size ffn_hidden_size gated_linear_unit gradient_accumulation_fusion hidden_dropout hidden_size "
     "hierarchical_context_parallel_sizes kv_channels kv_lora_rank layernorm_epsilon moe_expert_capacity_factor "
     "moe_ffn_hidden_size moe_flex_dispatcher_backend moe_grouped_gemm moe_layer_freq moe_permute_fusion "
     "moe_router_enable_expert_bias moe_router_fusion moe_router_group_topk moe_router_num_groups moe_router_pre_softmax "
@@ -158,7 +159,7 @@ def test_options_are_fields(tmp_path: Path) -> None:
     assert (found.mixed_precision.recipe, found.mixed_precision.grad_reduce_in_fp32) == ("bf16_mixed", True)
     assert (found.model.cuda_graph_impl, found.model.cuda_graph_scope) == ("local", ["full_iteration"])
     assert (found.model.cross_entropy_loss_fusion, found.model.cross_entropy_fusion_impl) == (True, "native")
-    assert found.model.recompute_modules == ["layernorm", "core_attn"]
+    assert found.model.recompute_modules == ["core_attn", "layernorm"]
     assert found.env_vars == {"NVTE_FUSED_ATTN": "1"}
     overlap = found.comm_overlap
     assert (overlap.tp_comm_overlap, overlap.overlap_grad_reduce, overlap.overlap_param_gather) == (True, True, False)

@@ -17,7 +17,7 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.text.grid_notation import print_grid
-from tests.export import test_accelerate, test_deepspeed, test_nanotron, test_torchtitan
+from tests.export import test_accelerate, test_deepspeed, test_megatron, test_nanotron, test_torchtitan
 from tests.export.plans import BATCH, facts_of, legal, stored
 from tests.tiers import in_both, numbers
 
@@ -25,6 +25,7 @@ Drawn = Callable[[Random, str], Grid]
 TARGETS: dict[str, tuple[tuple[str, ...], Drawn, str]] = {
     "deepspeed": (test_deepspeed.MODELS, test_deepspeed.drawn, "deepspeed"),
     "accelerate": (test_accelerate.MODELS, lambda random, _: test_accelerate.drawn(random), "torchtitan"),
+    "megatron-bridge": (test_megatron.MODELS, test_megatron.drawn, "megatron-bridge"),
     "nanotron": (test_nanotron.MODELS, lambda random, _: test_nanotron.drawn(random), "nanotron"),
     "torchtitan": (test_torchtitan.MODELS, test_torchtitan.drawn, "torchtitan"),
 }

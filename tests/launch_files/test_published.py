@@ -24,7 +24,7 @@ LAUNCHES: dict[str, tuple[str, int, str, str, tuple[int, int, str, bool]]] = {
     ),
     "gpt3_175b.sh": (
         *("gpt3-175b", 1024, "megatron"),
-        "tp8 pp16 dp8 mbs1 zero0 recompute=none schedule=1f1b order=tp-cp-ep-dp-pp grad_overlap=off param_overlap=off",
+        "tp8 pp16 dp8 mbs1 zero0 recompute=none schedule=1f1b order=tp-cp-ep-dp-pp grad_overlap=off",
         (2048, 1536, "fp16", True),
     ),
     "llama3_8b_fp8.sh": (

@@ -30,6 +30,17 @@ RECIPES: Final = {
 """Its precision by ``--fp8-recipe``."""
 
 
+UNSET: Final = {
+    **dict.fromkeys(("model.sequence_parallel", "dist.use_tp_pp_dp_mapping", "dist.use_megatron_fsdp", "ddp.use_megatron_fsdp"), "False"),
+    **dict.fromkeys(("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"), "False"),
+    **dict.fromkeys(("optimizer.optimizer_cpu_offload",), "False"),
+    **dict.fromkeys(("model.recompute_granularity", "model.recompute_method", "model.recompute_num_layers"), "None"),
+    **dict.fromkeys(("model.virtual_pipeline_model_parallel_size", "model.pipeline_model_parallel_layout"), "None"),
+    **dict.fromkeys(("model.expert_model_parallel_size", "ddp.num_distributed_optimizer_instances"), "1"),
+}
+"""Fields of a strategy at what a plan is that does not say them: a recipe may have them otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class MegatronBridge:
     """The exporter."""
@@ -60,7 +71,7 @@ MEGATRON_BRIDGE: Final = MegatronBridge()
 def _settings(given: Given) -> dict[str, str]:
     """Fields, with their values as Python."""
     grid, runtime = given.grid, given.problem.runtime
-    found: dict[str, str] = {}
+    found = dict(UNSET)
     for name, value in arguments(given, FRAMEWORK):
         found |= dict(fields_of(name, value))
     if grid.pp > 1 and grid.vpp > 1:

@@ -34,14 +34,21 @@ def replicas(devices: int, **degrees: int) -> int:
     return devices // each
 
 
-def own_options(runtime: Runtime, arguments: Arguments, model: Model) -> Options:
+def own_options(runtime: Runtime, arguments: Arguments) -> Options:
     """The options that settings set otherwise than the runtime's own value."""
     found = dict(options_of(runtime, arguments))
-    return ordered(
-        (name, value)
-        for name, value in found.items()
-        if dict(runtime.own).get(name) != value and (has_experts(model) or name not in OF_EXPERTS)
-    )
+    return ordered(pair for pair in found.items() if pair not in runtime.own)
+
+
+def telling(options: Options, grid: Grid, model: Model) -> Options:
+    """The options that say something of a strategy: of overlaps with what is not there they do not, nor of experts of a model without."""
+    moot = {
+        "tp_overlap": grid.tp == 1 or not grid.sp,
+        "p2p_overlap": grid.vpp == 1,
+        "param_overlap": not grid.zero,
+        **dict.fromkeys(OF_EXPERTS, not has_experts(model)),
+    }
+    return tuple((name, value) for name, value in options if not moot.get(name))
 
 
 def set_by(runtime: Runtime) -> dict[str, str]:
@@ -78,12 +85,13 @@ def launch_of(
         arguments: the settings with defaults, by which options are set; None = as they were written.
     """
     base = load_runtime(runtime)
-    options = own_options(base, written.arguments if arguments is None else arguments, model)
     facts = grid_facts(model, devices=grid.devices, global_batch=global_batch or grid.dp * grid.microbatch, seq_len=seq_len or 1)
+    grid = canonical(grid, facts=facts)
+    options = telling(own_options(base, written.arguments if arguments is None else arguments), grid, model)
     return Launch(
         framework=framework,
         runtime=runtime,
-        grid=canonical(replace(grid, options=options), facts=facts),
+        grid=replace(grid, options=options),
         seq_len=seq_len,
         global_batch=global_batch,
         precision=precision,

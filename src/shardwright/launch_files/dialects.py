@@ -9,6 +9,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
+from shardwright.export.bridge_fields import ELSEWHERE, MEANT
+from shardwright.export.megatron_bridge import RECIPES
 from shardwright.launch_files.megatron import MegatronReader
 from shardwright.runtime.arguments import Arguments
 
@@ -36,8 +38,7 @@ _SHARED: Final = MappingProxyType(
 """Words of several of them -> Megatron-LM's; empty = what changes nothing."""
 _NEMO_SECTIONS: Final = ("model.", "model.optim.", "trainer.", "trainer.strategy.", "strategy.", "data.", "optim.", "megatron-cfg.")
 _BRIDGE_SECTIONS: Final = (
-    *("model.", "train.", "ddp.", "optimizer.", "dataset.", "comm-overlap.", "checkpoint.", "scheduler.", "logger.", "rng.", "tokenizer."),
-    *("dist.", "mixed-precision.", "config.model.", "config.train.", "config.ddp."),
+    *("model.", "train.", "ddp.", "optimizer.", "dataset.", "comm-overlap.", "dist.", "mixed-precision.", "rerun-state-machine."),
 )
 
 
@@ -98,20 +99,42 @@ def nemo(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     return ((_SHARED.get(short, short), value),) if _SHARED.get(short, short) else ()
 
 
+_FIELDS: Final = {field.replace("_", "-"): argument for argument, fields in ELSEWHERE.items() for field in fields}
+"""Field of Megatron-Bridge -> the argument that it is, of those with another name."""
+_TURNED: Final = {
+    field.replace("_", "-"): (argument, value.lower())
+    for argument, fields in MEANT.items()
+    for field, value in fields
+    if value in ("True", "False") and "gated" not in field
+}
+"""Field -> the switch that it is, and the value at which that is on."""
+_GATES: Final = {"f.silu": "swiglu", "squared-relu": "squared-relu", "squared_relu": "squared-relu"}
+_PRECISIONS: Final = {recipe: word for word, recipe in RECIPES.items()}
+
+
 def bridge(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """A setting of a Megatron-Bridge override."""
+    """A setting of a Megatron-Bridge override; its fields are those that exports write (`export.bridge_fields`)."""
+    name = name.removeprefix("config.").replace("commoverlapconfig.", "comm-overlap.")
+    if name in _TURNED:
+        argument, on = _TURNED[name]
+        return ((argument, str(value.lower() == on).lower()),)
+    if name in _FIELDS:
+        return ((_FIELDS[name], value),)
+    if name == "mixed-precision":
+        formats = (("fp8-format", "hybrid"), ("fp8-recipe", _PRECISIONS.get(value, "delayed"))) if "fp8" in value else ()
+        return ("fp16" if value.startswith("fp16") else "bf16", "true"), *formats
+    if name == "model.activation-func":
+        return ((_GATES[value.lower()], "true"),) if value.lower() in _GATES else ()
     short = _stripped(name, _BRIDGE_SECTIONS)
-    if short in ("bf16", "fp16", "mixed-precision"):
-        return tuple((word, "true") for word in ("bf16", "fp16") if word in f"{short} {value}" and value.lower() != "false")
-    if short == "fp8":
-        return (("fp8-format", value),)
-    if short == "grad-reduce-in-fp32":
-        return (("grad-reduce-in-bf16", "false" if value.lower() == "true" else "true"),)
-    if short == "check-for-nan-in-grad":
-        return (("no-check-for-nan-in-loss-and-grad", "false" if value.lower() == "true" else "true"),)
-    if short == "average-in-collective":
-        return (("ddp-average-in-collective", value),)
+    if name in ("model.gated-linear-unit", "comm-overlap.overlap-p2p-comm") or name.startswith(_BRIDGE_REST):
+        return ()
+    if name.startswith("env-vars."):
+        return ((short.removeprefix("env-vars."), value),)
     return ((_SHARED.get(short, short), value),) if _SHARED.get(short, short) else ()
+
+
+_BRIDGE_REST: Final = ("checkpoint.", "scheduler.", "logger.", "rng.", "tokenizer.", "validation.", "profiling.")
+"""Sections that change nothing here."""
 
 
 def megatron_deepspeed(name: str, value: str) -> tuple[tuple[str, str], ...] | None:

@@ -12,10 +12,11 @@ from typing import Final
 from shardwright.errors import DataError, StrategyError
 from shardwright.export.megatron_arguments import MAPPED, ORDERS
 from shardwright.export.megatron_model import model_flags, model_shortfalls
+from shardwright.launch_files.degrees import set_by, telling
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged, require_value, share
 from shardwright.launch_files.megatron_words import IGNORED, MODEL_DEFAULTS, MODEL_LOOSE, UNDERSTOOD, UNMODELLED
 from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import OFF, Arguments, options_of, parse_arguments
+from shardwright.runtime.arguments import OFF, Arguments, options_of
 from shardwright.runtime.megatron_arguments import (
     DEFAULTS,
     MODULES,
@@ -25,7 +26,7 @@ from shardwright.runtime.megatron_arguments import (
     recomputed,
     sharding_stage,
 )
-from shardwright.runtime.options import OF_EXPERTS, ordered
+from shardwright.runtime.options import ordered
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Options, Runtime
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -65,21 +66,23 @@ class MegatronReader:
         """See `LaunchReader`."""
         words = {name: found for name, value in written.arguments.items() if (found := self.dialect(name, value)) is not None}
         said = {name: value for found in words.values() for name, value in found if value.lower() not in OFF}
-        arguments = self.settled({**DEFAULTS, **self.defaults, **said})
+        mentioned = {name for found in words.values() for name, _ in found}
+        defaults = {name: value for name, value in self.defaults.items() if name not in mentioned}
+        arguments = self.settled({**DEFAULTS, **defaults, **said})
         for name in UNDERSTOOD:
             require_value(name, arguments.get(name, ""))
         grid = _grid(arguments, model=model, devices=devices)
         batch = count(arguments, "global-batch-size", grid.microbatch * grid.dp)
         length = count(arguments, "seq-length", count(arguments, "encoder-seq-length"))
         base = load_runtime(runtime)
-        mentioned = {name for found in words.values() for name, _ in found} if self.sparing else None
-        grid = replace(grid, options=_options(base, arguments, model, mentioned=mentioned))
         facts = grid_facts(model, devices=devices, global_batch=batch, seq_len=length or 1)
-        flags = {name: f"sets {option}" for name, option in _set_by(base).items()}
+        grid = canonical(grid, facts=facts)
+        grid = replace(grid, options=telling(_options(base, arguments, mentioned=mentioned if self.sparing else None), grid, model))
+        flags = set_by(base)
         return Launch(
             framework=self.name,
             runtime=runtime,
-            grid=canonical(grid, facts=facts),
+            grid=grid,
             seq_len=length,
             global_batch=batch,
             precision=number_format(arguments) or "fp32",
@@ -118,12 +121,7 @@ SIZES: Final = frozenset({"num-layers", "hidden-size", "num-attention-heads"})
 """Arguments by which a launch says its model; others take it from elsewhere."""
 
 
-def _set_by(runtime: Runtime) -> dict[str, str]:
-    """Argument -> the option of the runtime that it sets."""
-    return {name: offer.option for offer in runtime.offers for name in parse_arguments(offer.flag)}
-
-
-def _options(runtime: Runtime, arguments: Arguments, model: Model, *, mentioned: Collection[str] | None) -> Options:
+def _options(runtime: Runtime, arguments: Arguments, *, mentioned: Collection[str] | None) -> Options:
     """Options that the arguments set, and those that without an argument are otherwise than the planner's own.
 
     Args:
@@ -136,13 +134,9 @@ def _options(runtime: Runtime, arguments: Arguments, model: Model, *, mentioned:
     own = dict(runtime.own)
     found = {name: value for name, value in options_of(runtime, arguments) if name not in MODULES.values()}
     if mentioned is not None:
-        known = {option for name, option in _set_by(runtime).items() if name in mentioned}
+        known = {option.removeprefix("sets ") for name, option in set_by(runtime).items() if name in mentioned}
         found = {name: value for name, value in found.items() if name in known}
     found |= {MODULES[word]: "on" for word in modules if word in MODULES}
-    if int(arguments["tensor-model-parallel-size"]) == 1 or "sequence-parallel" not in arguments:
-        found.pop("tp_overlap", None)
-    if not has_experts(model):
-        found = {name: value for name, value in found.items() if name not in OF_EXPERTS}
     return ordered(pair for pair in found.items() if own.get(pair[0]) != pair[1])
 
 
