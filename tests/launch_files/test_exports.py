@@ -17,7 +17,7 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.text.grid_notation import print_grid
-from tests.export import test_accelerate, test_deepspeed, test_megatron, test_nanotron, test_torchtitan
+from tests.export import test_accelerate, test_deepspeed, test_maxtext, test_megatron, test_nanotron, test_torchtitan
 from tests.export.plans import BATCH, facts_of, legal, stored
 from tests.tiers import in_both, numbers
 
@@ -26,6 +26,7 @@ TARGETS: dict[str, tuple[tuple[str, ...], Drawn, str]] = {
     "deepspeed": (test_deepspeed.MODELS, test_deepspeed.drawn, "deepspeed"),
     "accelerate": (test_accelerate.MODELS, lambda random, _: test_accelerate.drawn(random), "torchtitan"),
     "megatron-bridge": (test_megatron.MODELS, test_megatron.drawn, "megatron-bridge"),
+    "maxtext": (test_maxtext.MODELS, test_maxtext.drawn, "maxtext"),
     "nanotron": (test_nanotron.MODELS, lambda random, _: test_nanotron.drawn(random), "nanotron"),
     "torchtitan": (test_torchtitan.MODELS, test_torchtitan.drawn, "torchtitan"),
 }
@@ -48,7 +49,8 @@ def test_exports_are_read_back(target: str, model: str, tmp_path: Path) -> None:
             export = export_plan(one, target=target, allow_lossy=True)
         except StrategyError:
             continue
-        if export.losses:
+        # What a target does with another model's numbers is no matter of the strategy.
+        if any("rotary positions" not in one.what for one in export.losses):
             continue
         paths = write_export(export, tmp_path)
         files = [str(path) for path in paths if path.suffix != ".sh"]

@@ -14,6 +14,7 @@ from shardwright.dtype import Dtype
 from shardwright.export.exporter import ExportFile, Given, Shortfall
 from shardwright.export.lacking import (
     another_framework,
+    experts_sharded_alone,
     frozen_parameters,
     on_the_host,
     other_optimizers,
@@ -143,6 +144,7 @@ def _of_memory(grid: Grid) -> Iterator[Shortfall]:
         yield Shortfall(what="no recompute", instead=f"{KEPT}: products and cores are kept, what lies between them is made again")
     if grid.offload not in (0, 100):
         yield Shortfall(what=f"{grid.offload} % of the states on the host", instead="all of the states on the host")
+    yield from experts_sharded_alone(grid)
     yield from some_recomputed(grid)
     yield from on_the_host(grid)
     yield from sliced(grid)

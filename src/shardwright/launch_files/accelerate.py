@@ -13,7 +13,7 @@ from typing import Final
 from shardwright.launch_files.deepspeed import DEEPSPEED
 from shardwright.launch_files.deepspeed import IGNORED as OF_DEEPSPEED
 from shardwright.launch_files.degrees import launch_of, replicas
-from shardwright.launch_files.launch import Launch, Verdict, Written, count
+from shardwright.launch_files.launch import Launch, Verdict, Written, by_name, count
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -47,25 +47,22 @@ UNDERSTOOD: Final = MappingProxyType(
 IGNORED: Final = MappingProxyType(
     {
         **OF_DEEPSPEED,
-        **dict.fromkeys(
-            ("compute-environment", "debug", "downcast-bf16", "machine-rank", "main-training-function", "num-machines"), "how it starts"
+        **by_name(
+            {
+                "how it starts": "compute-environment debug downcast-bf16 machine-rank main-training-function num-machines rdzv-backend "
+                "same-network use-cpu tpu-* main-process-* enable-cpu-affinity gpu-ids dynamo-config.* deepspeed-config.* "
+                f"{_DEGREES}*",
+                "checkpoints": "fsdp-config.fsdp-state-dict-type fsdp-config.fsdp-cpu-ram-efficient-loading",
+                "how it shards": "fsdp-config.fsdp-version fsdp-config.fsdp-use-orig-params fsdp-config.fsdp-sync-module-states",
+                "a layer is a unit": "fsdp-config.fsdp-auto-wrap-policy fsdp-config.fsdp-transformer-layer-cls-to-wrap",
+            }
         ),
-        **dict.fromkeys(
-            ("rdzv-backend", "same-network", "use-cpu", "tpu-*", "main-process-*", "enable-cpu-affinity", "gpu-ids"), "how it starts"
-        ),
-        **dict.fromkeys(("fsdp-config.fsdp-state-dict-type", "fsdp-config.fsdp-cpu-ram-efficient-loading"), "checkpoints"),
-        **dict.fromkeys(
-            ("fsdp-config.fsdp-version", "fsdp-config.fsdp-use-orig-params", "fsdp-config.fsdp-sync-module-states"), "how it shards"
-        ),
-        **dict.fromkeys(("fsdp-config.fsdp-auto-wrap-policy", "fsdp-config.fsdp-transformer-layer-cls-to-wrap"), "a layer is a unit"),
-        **dict.fromkeys(("deepspeed-config.*", f"{_DEGREES}*", "dynamo-config.*"), "how it starts"),
     }
 )
-UNMODELLED: Final = MappingProxyType(
+UNMODELLED: Final = by_name(
     {
-        "fsdp-config.fsdp-backward-prefetch": "when parameters are gathered ahead",
-        "fsdp-config.fsdp-backward-prefetch-policy": "when parameters are gathered ahead",
-        "fsdp-config.fsdp-forward-prefetch": "when parameters are gathered ahead",
+        "when parameters are gathered ahead": "fsdp-config.fsdp-backward-prefetch fsdp-config.fsdp-backward-prefetch-policy "
+        "fsdp-config.fsdp-forward-prefetch"
     }
 )
 _STRATEGIES: Final = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3}

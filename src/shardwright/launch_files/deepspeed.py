@@ -11,7 +11,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.launch_files.degrees import launch_of, replicas
-from shardwright.launch_files.launch import Launch, Written, count, share
+from shardwright.launch_files.launch import Launch, Written, by_name, count, share
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -35,39 +35,27 @@ UNDERSTOOD: Final = MappingProxyType(
         "activation-checkpointing.cpu-checkpointing": "recompute=full",
     }
 )
-IGNORED: Final = MappingProxyType(
+IGNORED: Final = by_name(
     {
-        **dict.fromkeys(
-            ("optimizer.*", "scheduler.*", "gradient-clipping", "prescale-gradients", "fp16.*", "bf16.*"), "how fast is learnt"
-        ),
-        **dict.fromkeys(
-            ("steps-per-print", "wall-clock-breakdown", "flops-profiler.*", "comms-logger.*", "tensorboard.*"), "what is logged"
-        ),
-        **dict.fromkeys(("wandb.*", "csv-monitor.*", "dump-state", "memory-breakdown"), "what is logged"),
-        **dict.fromkeys(("checkpoint.*", "zero-optimization.stage3-gather-16bit-weights-on-model-save"), "checkpoints"),
-        **dict.fromkeys(("zero-optimization.load-from-fp32-weights", "zero-optimization.ignore-unused-parameters"), "checkpoints"),
-        "zero-optimization.gather-16bit-weights-on-model-save": "checkpoints",
-        **dict.fromkeys(("deepspeed", "deepspeed-config", "expert-parallel.enabled", "expert-parallel.preset-model"), "how it is started"),
-        **dict.fromkeys(("data-parallel-size", "zero-allow-untested-optimizer", "zero-force-ds-cpu-optimizer"), "follows from others"),
-        **dict.fromkeys(("data-efficiency.*", "curriculum-learning.*", "data-types.*", "communication-data-type"), "data and formats"),
+        "how fast is learnt": "optimizer.* scheduler.* gradient-clipping prescale-gradients fp16.* bf16.*",
+        "what is logged": "steps-per-print wall-clock-breakdown flops-profiler.* comms-logger.* tensorboard.* wandb.* csv-monitor.* "
+        "dump-state memory-breakdown",
+        "checkpoints": "checkpoint.* zero-optimization.stage3-gather-16bit-weights-on-model-save zero-optimization.load-from-fp32-weights "
+        "zero-optimization.ignore-unused-parameters zero-optimization.gather-16bit-weights-on-model-save",
+        "how it is started": "deepspeed deepspeed-config expert-parallel.enabled expert-parallel.preset-model",
+        "follows from others": "data-parallel-size zero-allow-untested-optimizer zero-force-ds-cpu-optimizer",
+        "data and formats": "data-efficiency.* curriculum-learning.* data-types.* communication-data-type",
     }
 )
-UNMODELLED: Final = MappingProxyType(
+UNMODELLED: Final = by_name(
     {
-        **dict.fromkeys(
-            (
-                *("zero-optimization.reduce-bucket-size", "zero-optimization.allgather-bucket-size", "zero-optimization.reduce-scatter"),
-                *("zero-optimization.stage3-prefetch-bucket-size", "zero-optimization.stage3-param-persistence-threshold"),
-                *("zero-optimization.stage3-max-live-parameters", "zero-optimization.stage3-max-reuse-distance"),
-                *("zero-optimization.sub-group-size", "zero-optimization.allgather-partitions", "zero-optimization.round-robin-gradients"),
-                *("zero-optimization.contiguous-gradients", "zero-optimization.zero-hpz-partition-size"),
-                *("zero-optimization.offload-optimizer.pin-memory", "zero-optimization.offload-param.pin-memory"),
-            ),
-            "sizes of buckets and of what is kept, as DeepSpeed has them by default",
-        ),
-        **dict.fromkeys(
-            ("zero-optimization.zero-quantized-weights", "zero-optimization.zero-quantized-gradients"), "8-bit collectives (ZeRO++)"
-        ),
+        "sizes of buckets and of what is kept, as DeepSpeed has them by default": "zero-optimization.reduce-bucket-size "
+        "zero-optimization.allgather-bucket-size zero-optimization.reduce-scatter zero-optimization.stage3-prefetch-bucket-size "
+        "zero-optimization.stage3-param-persistence-threshold zero-optimization.stage3-max-live-parameters "
+        "zero-optimization.stage3-max-reuse-distance zero-optimization.sub-group-size zero-optimization.allgather-partitions "
+        "zero-optimization.round-robin-gradients zero-optimization.contiguous-gradients zero-optimization.zero-hpz-partition-size "
+        "zero-optimization.offload-optimizer.pin-memory zero-optimization.offload-param.pin-memory",
+        "8-bit collectives (ZeRO++)": "zero-optimization.zero-quantized-weights zero-optimization.zero-quantized-gradients",
     }
 )
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from shardwright.errors import DataError, nearest
@@ -102,6 +103,11 @@ class LaunchReader(Protocol):
 
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """What settings say of a launch of `model` on so many devices, under a runtime of the catalog."""
+
+
+def by_name(reasons: Mapping[str, str]) -> Mapping[str, str]:
+    """Reason -> names, apart by spaces; as name -> reason."""
+    return MappingProxyType({name: reason for reason, names in reasons.items() for name in names.split()})
 
 
 def judged(

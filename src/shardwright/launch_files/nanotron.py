@@ -12,7 +12,7 @@ from typing import Final
 from shardwright.errors import ShardwrightError
 from shardwright.export.nanotron import own_stages
 from shardwright.launch_files.degrees import launch_of, replicas
-from shardwright.launch_files.launch import Launch, Written, count
+from shardwright.launch_files.launch import Launch, Written, by_name, count
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.axes import Grid, Recompute
 
@@ -34,15 +34,13 @@ UNDERSTOOD: Final = MappingProxyType(
         "model.dtype": "number format",
     }
 )
-IGNORED: Final = MappingProxyType(
+IGNORED: Final = by_name(
     {
-        **dict.fromkeys(
-            ("general.*", "checkpoints.*", "logging.*", "lighteval.*", "profiler.*", "metrics-logging.*"), "what is kept and logged"
-        ),
-        **dict.fromkeys(("data-stages", "data-stages.*", "tokenizer.*", "data.*"), "data"),
-        **dict.fromkeys(("optimizer.*", "tokens.*"), "how long is trained, and how fast is learnt"),
-        **dict.fromkeys(("model.init-method.*", "model.make-vocab-size-divisible-by", "model.ddp-bucket-cap-mb"), "how weights begin"),
-        "model.model-config.*": "the model's, which MODEL says",
+        "what is kept and logged": "general.* checkpoints.* logging.* lighteval.* profiler.* metrics-logging.*",
+        "data": "data-stages data-stages.* tokenizer.* data.*",
+        "how long is trained, and how fast is learnt": "optimizer.* tokens.*",
+        "how weights begin": "model.init-method.* model.make-vocab-size-divisible-by model.ddp-bucket-cap-mb",
+        "the model's, which MODEL says": "model.model-config.*",
     }
 )
 

@@ -15,7 +15,7 @@ from typing import Final
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.export.torchtitan import SCHEDULES
 from shardwright.launch_files.degrees import launch_of, replicas
-from shardwright.launch_files.launch import ORDER, Launch, Written, count
+from shardwright.launch_files.launch import ORDER, Launch, Written, by_name, count
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.runtime.arguments import Arguments
@@ -67,24 +67,15 @@ UNDERSTOOD: Final = MappingProxyType(
         ORDER: "order of the pipeline",
     }
 )
-IGNORED: Final = MappingProxyType(
+IGNORED: Final = by_name(
     {
-        **dict.fromkeys(("optimizer.*", "lr-scheduler.*", "training.steps", "training.max-norm", "default-adamw.*"), "how fast is learnt"),
-        **dict.fromkeys(
-            ("metrics.*", "profiling.*", "profiler.*", "comm.*", "debug.*", "job.*", "validation.*"), "what is logged, how it starts"
-        ),
-        **dict.fromkeys(("checkpoint.*", "checkpointconfig.*", "fault-tolerance.*"), "checkpoints"),
-        **dict.fromkeys(
-            ("model.*", "config.*", "tokenizer.*", "training.dataset*", "dataloader.*", "hf-assets-path"), "the model's, and data"
-        ),
-        **dict.fromkeys(("training.seed", "training.deterministic", "training.gc-freq", "training.disable-cuda-graphs"), "how it runs"),
-        **dict.fromkeys(
-            ("training.enable-cpu-offload", "compile.components", "activation-checkpoint.*", "module", "config"), "how it runs"
-        ),
-        **dict.fromkeys(
-            ("float8.filter-fqns", "float8.precompute-float8-dynamic-scale-for-fsdp"), "which products, and when scales are made"
-        ),
-        **dict.fromkeys(("memory-estimation.*", "quantize.*", "module.*", "loss.*"), "how it runs"),
+        "how fast is learnt": "optimizer.* lr-scheduler.* training.steps training.max-norm default-adamw.*",
+        "what is logged, how it starts": "metrics.* profiling.* profiler.* comm.* debug.* job.* validation.*",
+        "checkpoints": "checkpoint.* checkpointconfig.* fault-tolerance.*",
+        "the model's, and data": "model.* config.* tokenizer.* training.dataset* dataloader.* hf-assets-path",
+        "how it runs": "training.seed training.deterministic training.gc-freq training.disable-cuda-graphs training.enable-cpu-offload "
+        "compile.components activation-checkpoint.* module config memory-estimation.* quantize.* module.* loss.*",
+        "which products, and when scales are made": "float8.filter-fqns float8.precompute-float8-dynamic-scale-for-fsdp",
     }
 )
 _NAMES: Final = {name.lower(): ours for ours, name in SCHEDULES.items()}
