@@ -47,7 +47,8 @@ def read(
     be assumed. Several files complement each other; where they contradict each other, nothing is read.
     """
     screen.check_writable(output)
-    found = read_cluster(files, accelerators=accelerator or (), nodes=nodes, links=link or ())
+    with screen.progress(quiet=quiet or as_json, doing="read"):
+        found = read_cluster(files, accelerators=accelerator or (), nodes=nodes, links=link or ())
     if output is not None:
         screen.save(output, found.text)
     if as_json:

@@ -72,6 +72,7 @@ BAD = {
     "of pods": (json.dumps({"kind": "List", "items": [{"kind": "Pod"}]}), "'Pod' is no node"),
     "no GPU": (kubernetes_list([kubernetes_node("n", labels={}, gpus=0)]), "none of 1 nodes has a GPU"),
     "a list of numbers": ("[1, 2]", "no list of nodes"),
+    "null among nodes": (kubernetes_list([None, kubernetes_node("n", labels={})]), "no list of nodes"),  # type: ignore[list-item]
     "nothing": ('{"items": []}', "no list of nodes"),
     "no name": ('{"items": [{"kind": "Node", "metadata": {}}]}', "item 0 has no name"),
     "names twice": (kubernetes_list([kubernetes_node("n", labels=gfd("x"))] * 2), "item 1 has no name, or that of another"),

@@ -96,14 +96,11 @@ def _value(text: str, *, name: str) -> Any:
 def _items(value: Any, *, name: str) -> Iterator[Mapping[str, Any]]:
     """The nodes of a list, or one alone."""
     items = value.get("items", [value]) if isinstance(value, dict) else value
-    odd = (
-        next((item for item in items if not isinstance(item, dict) or item.get("kind", "Node") != "Node"), None)
-        if isinstance(items, list)
-        else value
-    )
-    if odd is not None or not items:
-        kind = odd.get("kind") if isinstance(odd, dict) else None
-        raise ClusterError(f"{name}: {str(kind)[:40]!r} is no node" if kind else f"{name}: no list of nodes", hint=_HINT)
+    if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
+        raise ClusterError(f"{name}: no list of nodes", hint=_HINT)
+    kind = next((item["kind"] for item in items if item.get("kind", "Node") != "Node"), "Node")
+    if kind != "Node":
+        raise ClusterError(f"{name}: {str(kind)[:40]!r} is no node", hint=_HINT)
     yield from items
 
 

@@ -14,7 +14,7 @@ from shardwright.hardware.inventories.inventory import Found, What
 from shardwright.units import GIGA
 
 # Source: the public PCI ID database (pci-ids.ucw.cz), vendors 10de and 1002.
-_PCI: Final = {
+PCI_NUMBERS: Final = {
     "10de:1eb8": "t4",
     "10de:1db1": "v100-sxm-16gb",
     "10de:1db5": "v100-sxm-32gb",
@@ -94,7 +94,7 @@ def accelerators_called(word: str) -> tuple[Accelerator, ...]:
         word: a driver's name, a scheduler's type, or ``pci 10de:2330``.
     """
     if word.startswith("pci "):
-        name = _PCI.get(word.removeprefix("pci ").lower())
+        name = PCI_NUMBERS.get(word.removeprefix("pci ").lower())
         return (accelerator(name),) if name else ()
     plain = _SHARED.sub("", word.strip())
     found = None if _PART.search(plain) else find_accelerator(plain)

@@ -38,7 +38,7 @@ class _Row:
 
 def is_topo_matrix(text: str) -> bool:
     """The text holds such a matrix: a header, and the row of the first device."""
-    return any(_COLOUR.sub("", line[:MAX_WORD]).split()[:2] == ["GPU0", "X"] for line in StringIO(text))
+    return "GPU0" in text and any(_COLOUR.sub("", line[:MAX_WORD]).split()[:2] == ["GPU0", "X"] for line in StringIO(text))
 
 
 def read_topo_matrix(text: str, *, name: str) -> Inventory:
