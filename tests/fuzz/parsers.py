@@ -50,7 +50,7 @@ from tests.calibrate.test_kineto import DOCUMENT
 from tests.calibrate.test_nccl_tests import NEW
 from tests.files.saved import UNEVEN, grid_plan, simulated
 from tests.files.test_trace_file import TEXT as TRACES
-from tests.hardware.inventory_files import HGX_H100, gfd, kubernetes_list, kubernetes_node, nccl_gpu, nccl_xml, slurm_node, topo_matrix
+from tests.hardware.inventory_files import SAMPLES as INVENTORIES
 from tests.hardware.test_states import FILE as SCENARIOS
 from tests.search.problems import facts_of, real_problem
 from tests.serving.test_trace_file import AZURE, MOONCAKE, OWN
@@ -150,25 +150,6 @@ CLUSTERS: Final = (
     "aws-p5.48xlarge:4 + a100-sxm:16",
     "h800-sxm:2048",
     "h100-sxm:8@east/2.5usd+a100-sxm-80gb:8@west/1.2usd,east~west=25gbps/60ms/0.02usd",
-)
-INVENTORIES: Final = (
-    HGX_H100,
-    nccl_xml(
-        [nccl_gpu(n, links='<nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>', sm=100, device="0x2941") for n in (0, 1)],
-        hosts="ab",
-    ),
-    topo_matrix(4, lambda a, b: "NV12" if a // 2 == b // 2 else "SYS", cards=[[0, 1], []]),
-    "".join(slurm_node(f"gpu{n}", gres=gres) for n, gres in enumerate(("gpu:h100:8(S:0-1)", "gpu:a100:4", "gpu:l40s:8,shard:8"))),
-    "SwitchName=top Switches=leaf[1-2]\nSwitchName=leaf1 Nodes=gpu[01-04]\nSwitchName=leaf2 Nodes=gpu[05-08]\n",
-    "BlockName=b1 Nodes=n[01-18]\nBlockName=b2 Nodes=n[19-36]\nBlockSizes=18,36\n",
-    kubernetes_list(
-        [
-            kubernetes_node(
-                f"n{n}", labels=gfd(product, memory=memory, clique=f"u.{n // 2}") | {"fabric.topograph.run/tier-0": f"s{n // 2}"}, gpus=4
-            )
-            for n, (product, memory) in enumerate((("NVIDIA-GB200", 189471), ("NVIDIA-GB200", 189471), ("NVIDIA-L40S", 46068)))
-        ]
-    ),
 )
 CONFIGURATIONS: Final = ROOT / "tests" / "model" / "configs"
 FACTS: Final = ROOT / "benchmarks" / "published" / "facts"

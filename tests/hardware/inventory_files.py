@@ -87,3 +87,25 @@ def gfd(product: str, *, memory: int = 0, **more: str) -> dict[str, str]:
         **sized,
         **{f"nvidia.com/gpu.{key}": v for key, v in more.items()},
     }
+
+
+SAMPLES = (
+    HGX_H100,
+    nccl_xml(
+        [nccl_gpu(n, links='<nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>', sm=100, device="0x2941") for n in (0, 1)],
+        hosts="ab",
+    ),
+    topo_matrix(4, lambda a, b: "NV12" if a // 2 == b // 2 else "SYS", cards=[[0, 1], []]),
+    "".join(slurm_node(f"gpu{n}", gres=gres) for n, gres in enumerate(("gpu:h100:8(S:0-1)", "gpu:a100:4", "gpu:l40s:8,shard:8"))),
+    "SwitchName=top Switches=leaf[1-2]\nSwitchName=leaf1 Nodes=gpu[01-04]\nSwitchName=leaf2 Nodes=gpu[05-08]\n",
+    "BlockName=b1 Nodes=n[01-18]\nBlockName=b2 Nodes=n[19-36]\nBlockSizes=18,36\n",
+    kubernetes_list(
+        [
+            kubernetes_node(
+                f"n{n}", labels=gfd(product, memory=memory, clique=f"u.{n // 2}") | {"fabric.topograph.run/tier-0": f"s{n // 2}"}, gpus=4
+            )
+            for n, (product, memory) in enumerate((("NVIDIA-GB200", 189471), ("NVIDIA-GB200", 189471), ("NVIDIA-L40S", 46068)))
+        ]
+    ),
+)
+"""One of every form, short."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from xml.etree import ElementTree
+
 import pytest
 
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.files.yaml_cluster import load_cluster
 from shardwright.report.cluster_picture import Branch, cluster_picture
+from shardwright.report.cluster_svg import cluster_svg
 
 MIXED = """
 nodes:
@@ -55,6 +59,19 @@ def devices(branch: Branch) -> int:
 def test_every_device_is_there_once(text: str) -> None:
     cluster = parse_cluster(text)
     assert devices(cluster_picture(cluster).tree) == cluster.num_devices
+
+
+def test_boxes_lie_inside_each_other_or_apart() -> None:
+    svg = ElementTree.fromstring(cluster_svg(cluster_picture(load_cluster(MIXED))))
+    boxes = [
+        tuple(float(rect.get(key, "")) for key in ("x", "y", "width", "height"))
+        for rect in svg.iter("{http://www.w3.org/2000/svg}rect")
+        if rect.get("class")
+    ]
+    assert len(boxes) == 10
+    for (x, y, width, height), (left, top, wide, high) in combinations(boxes, 2):
+        inside = x < left and y < top and left + wide < x + width and top + high < y + height
+        assert inside or top > y + height
 
 
 def test_many_units_that_differ_are_cut_short() -> None:

@@ -57,7 +57,7 @@ def described(nodes: NodeSet, *, given: Mapping[str, str]) -> Described:
     for part in (_scale_up(facts, base, devices), _network(facts, nodes.guesses, base, devices), _host(facts, base)):
         record |= part[0]
         assumed += part[1]
-    island = record.get("island_devices") or (devices if base.island <= base.num_devices else base.island)
+    island = record.get("island_devices") or (devices if base.island == base.num_devices else base.island)
     if What.DOMAIN_NODES in facts and record.get("island_devices", 0) > devices:
         found.append(facts[What.DOMAIN_NODES])
     if What.DEVICES not in facts:
@@ -192,5 +192,6 @@ def _host(facts: Mapping[What, Found], base: NodeKind) -> Part:
     if slot is not None and not is_beside_host(base) and slot.value != base.host.pcie.bandwidth:
         record["pcie"] = {"bandwidth_gigabytes_per_s": float(str(slot.value)) / GIGA, "origin": _origin(base.host.pcie.origin, slot)}
     elif slot is None or is_beside_host(base):
-        assumed.append(Assumed(What.PCIE, in_words(What.PCIE, base.host.pcie.bandwidth), _as(base, base.host.pcie.origin)))
+        what = "link to the host" if is_beside_host(base) else What.PCIE
+        assumed.append(Assumed(what, in_words(What.PCIE, base.host.pcie.bandwidth), _as(base, base.host.pcie.origin)))
     return ({"host": record} if record else {}), assumed
