@@ -165,6 +165,8 @@ def test_mixed_nodes_in_the_order_of_their_switches() -> None:
     ]
     assert [(tier.name, tier.num_devices) for tier in found.cluster.fabric] == [("leaf", 32), ("core", 0)]
     assert "found switch tier: leaf: 3 of 32 devices" in words_of(found)
+    login = read(nodes, TREE.replace("gpu[00-03]", "gpu[00-03],login1"), NV18)
+    assert "found nodes: 1 that no list of nodes with GPUs has, left out" in words_of(login)
 
 
 def test_units_of_a_tier_that_differ_are_as_most_are() -> None:

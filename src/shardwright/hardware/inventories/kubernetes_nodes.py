@@ -5,6 +5,7 @@
 | nvidia.com/gpu.product, .count, .memory (MiB), .replicas, .clique | NVIDIA's GPU feature discovery |
 | amd.com/gpu.product-name, beta.amd.com/gpu.product-name | AMD's node labeller |
 | node.kubernetes.io/instance-type, topology.kubernetes.io/zone | kubelet |
+| cloud.google.com/gke-accelerator, karpenter.k8s.aws/instance-gpu-name | GKE, Karpenter on AWS |
 | fabric.topograph.run/tier-N (0 = nearest), accelerator.topograph.run/domain; earlier network.topology.nvidia.com/.. | Topograph |
 
 Devices are what kubelet reports (``status.capacity``), over the replicas of devices shared by time; where it reports none, the label's.
@@ -29,7 +30,13 @@ MAX_BYTES: Final = 2**50
 MAX_TIERS: Final = 16
 _HINT: Final = "what kubectl get nodes -o json prints"
 _RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu")
-_PRODUCTS: Final = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
+_PRODUCTS: Final = (
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "beta.amd.com/gpu.product-name",
+    "cloud.google.com/gke-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+)
 _LABELS: Final = {
     What.INSTANCE: ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"),
     What.ZONE: ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),

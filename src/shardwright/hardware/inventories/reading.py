@@ -69,6 +69,10 @@ def read_from(inventories: Sequence[Inventory], *, given: Mapping[str, str], cou
     if nodes:
         place = f"{nodes[0].where} and on"
         found.append(Found(What.NODES, len(nodes), place))
+        for one in inventories:
+            unlisted = sum(len(switch.nodes) for switch in one.switches) - len(nodes)
+            if unlisted > 0:
+                found.append(Found(What.NODES, f"{unlisted} that no list of nodes with GPUs has, left out", one.file))
         if count and count != len(nodes):
             raise contradiction(Found(What.NODES, len(nodes), place), Found(What.NODES, count, "--nodes"), hint="leave --nodes out")
     else:
