@@ -13,7 +13,7 @@ from shardwright.hardware.device import Accelerator
 from shardwright.hardware.inventories.inventory import Found, What
 from shardwright.units import GIGA
 
-# Source: the public PCI ID database (pci-ids.ucw.cz), vendors 10de and 1002.
+# Source: lists after the public PCI ID database (pci-ids.ucw.cz), vendors 10de and 1002; 20f3, 2204, 2342, 2b85, 2bb5 and 74a5 from memory.
 PCI_NUMBERS: Final = {
     "10de:1eb8": "t4",
     "10de:1db1": "v100-sxm-16gb",
