@@ -33,6 +33,7 @@ from shardwright.units import GIB
 from shardwright.validation.judge import ErrorStatistics, SourceResult, Validation
 from tests.calibrate.profiles import profile
 from tests.cli.answers import ANSWER, CERTIFICATE, PREDICTION, REQUEST, stage
+from tests.hardware.inventory_files import topo_matrix
 
 ITEMS = (
     "parameters",
@@ -125,7 +126,7 @@ def general(name: str) -> Simulation:
 
 
 def write_files(folder: Path) -> None:
-    """best.json: of a search; joint.json: of a joint one; alone.json: on one device; pair.plan; some.txt."""
+    """best.json: of a search; joint.json: of a joint one; alone.json: on one device; some.txt; topo.txt: of a node."""
     text = "pp2 vpp1 zero0 tp2 dp1 mbs2 on ranks 0, tp1 dp2 mbs2 on ranks 1; 4 microbatches, 1f1b, layers 8 8"
     joint = JointPart(pipelines=270, complete=True, tolerance=0.0, grids=2_211_840, grid_lower_s=2.0, grid_stopped_at=0)
     request = replace(general("").request, space="joint")
@@ -136,6 +137,7 @@ def write_files(folder: Path) -> None:
     (folder / "alone.json").write_text(to_text(simulation_document(alone)))
     (folder / "some.txt").write_text("Some text.\n")
     (folder / "pretrain.sh").write_text(f"TP=2\npython pretrain_gpt.py {LAUNCHED}\n")
+    (folder / "topo.txt").write_text(topo_matrix(8, lambda a, b: "NV18", cards=[*([n] for n in range(8)), []]))
 
 
 LAUNCHED = "--num-layers 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 256 --bf16 --tensor-model-parallel-size $TP --beta 1"
@@ -161,6 +163,8 @@ SCREENS: dict[str, tuple[str, ...]] = {
         *("--concurrency", "8", "--requests", "16", "--slo", "ttft=1s,tpot=10ms"),
     ),
     "calibrate": ("calibrate", "--check"),
+    "cluster": ("cluster", "read", "topo.txt", "--accelerator", "h100-sxm", "--nodes", "4"),
+    "cluster show": ("cluster", "show", "meta-24k-roce:3072"),
     "tokenise": ("tokenise", "some.txt", "-o", "some.npy"),
     "schema": ("schema", "trace", "--output", "schema.json"),
     "catalog": ("catalog",),

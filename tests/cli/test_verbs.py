@@ -159,6 +159,12 @@ BAD = [
     ["validate", "no-such-table.csv"],
     ["validate", "table.csv", "-o", "page.html"],
     ["catalog", "modls"],
+    ["cluster"],
+    ["cluster", "reed"],
+    ["cluster", "read"],
+    ["cluster", "read", "no-such-file.txt"],
+    ["cluster", "show", "h100-sxm:8", "-o", "picture.png"],
+    ["cluster", "show", "h100-sxn:8"],
 ]
 
 
@@ -235,8 +241,8 @@ def test_help_loads_no_verb(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_flags_change_only_on_purpose(capsys: pytest.CaptureFixture[str]) -> None:
     lines = []
-    for name in VERBS:
-        assert run([name, "--help"]) == 0
+    for name in (*VERBS, "cluster read", "cluster show"):
+        assert run([*name.split(), "--help"]) == 0
         options = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", capsys.readouterr().out)))
         lines.append(f"{name}: {' '.join(options)}\n")
     assert_golden("flags.txt", "".join(lines))

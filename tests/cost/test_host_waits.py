@@ -75,3 +75,15 @@ def test_a_grid_on_cards_without_tables_is_its_plan(grid: Grid) -> None:
     model = dense_model(layers=4, ffn=8190)
     made = problem_of(model, cluster_of(8, node=4, accelerator="t4"), runtime=WAITS, global_batch=8, seq_len=256)
     assert predict(made, grid) == predict_plan(made, plan_of(grid, model=model, global_batch=8))
+
+
+def test_waiting_round_collectives_adds_nothing_where_every_launch_is_waited_for() -> None:
+    rows = rows_of([Grid(tp=4, dp=2)])
+    tables = []
+    for waits in (True, False):
+        runtime = replace(RUNTIME, name=f"blocks {waits}", tp_synchronises=waits, launches_block=True)
+        made = replace(
+            problem_of(MODEL, cluster_of(8, node=8), runtime=runtime, seq_len=4096), constants=replace(SHIPPED, host_launch=2e-4)
+        )
+        tables.append(np.asarray(layer_table(made, rows).seconds[LAYER]))
+    assert np.array_equal(*tables)

@@ -17,8 +17,8 @@ from tests.jobs import training_job
 BATCH, LENGTH = 64, 8192
 
 
-def stored(grid: Grid, *, model: str = "llama-3.1-8b", runtime: str = "torchtitan") -> Stored:
-    cluster = f"h100-sxm:{grid.devices}"
+def stored(grid: Grid, *, model: str = "llama-3.1-8b", runtime: str = "torchtitan", device: str = "h100-sxm") -> Stored:
+    cluster = f"{device}:{grid.devices}"
     problem = Problem(
         model=load_model(model),
         cluster=parse_cluster(cluster),

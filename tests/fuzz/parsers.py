@@ -24,6 +24,8 @@ from shardwright.files.trace_file import parse_traces
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.files.yaml_cluster import cluster_from_yaml
 from shardwright.hardware.files.yaml_states import states_from_yaml
+from shardwright.hardware.inventories.formats import read_inventory
+from shardwright.hardware.inventories.reading import read_from
 from shardwright.job.serving import ServingJob
 from shardwright.model.catalog.catalog import catalog_entry, load_model
 from shardwright.model.families.huggingface import model_from_config, parse_config
@@ -48,6 +50,7 @@ from tests.calibrate.test_kineto import DOCUMENT
 from tests.calibrate.test_nccl_tests import NEW
 from tests.files.saved import UNEVEN, grid_plan, simulated
 from tests.files.test_trace_file import TEXT as TRACES
+from tests.hardware.inventory_files import SAMPLES as INVENTORIES
 from tests.hardware.test_states import FILE as SCENARIOS
 from tests.search.problems import facts_of, real_problem
 from tests.serving.test_trace_file import AZURE, MOONCAKE, OWN
@@ -100,6 +103,7 @@ def parsers() -> tuple[Parser, ...]:
         Parser(name="training", read=partial(trained, model), samples=("all", "lora:r16", "lora:r8:attn,mlp", "frozen:embed,head")),
         Parser(name="cluster", read=parse_cluster, samples=CLUSTERS),
         Parser(name="cluster file", read=cluster_from_yaml, samples=CLUSTER_FILES, weight=0.7),
+        Parser(name="inventory", read=_inventory, samples=INVENTORIES),
         Parser(name="scenario file", read=states_from_yaml, samples=(SCENARIOS,), weight=0.5),
         Parser(name="runtime", read=load_runtime, samples=("megatron-core-0.12", "maxtext", "FSDP2")),
         Parser(name="grid", read=_grid, samples=grids, weight=2),
@@ -189,6 +193,14 @@ def load_named(name: str) -> object:
     """By the catalog alone, so that no input opens a file of this machine."""
     entry = catalog_entry(name)
     return model_from_config(entry.config, name=entry.names[0])
+
+
+def _inventory(text: str) -> object:
+    found = read_inventory(text, name="t")
+    try:
+        return read_from([found], given={})
+    except ShardwrightError:
+        return read_from([found], given={"": "h100-sxm"})
 
 
 def _configuration(text: str) -> object:

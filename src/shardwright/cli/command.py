@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import typer
 
@@ -13,6 +13,18 @@ def verb(function: Callable[..., None], *, name: str) -> Callable[[Sequence[str]
     """The verb `name` whose arguments, options and help are those of `function`."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(function)
+    return _main(app, name=name)
+
+
+def verbs(functions: Mapping[str, Callable[..., None]], *, name: str, about: str) -> Callable[[Sequence[str]], int]:
+    """The verb `name` whose second word says which function it is; `about` is its help."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help=about, no_args_is_help=False)
+    for word, function in functions.items():
+        app.command(word)(function)
+    return _main(app, name=name)
+
+
+def _main(app: typer.Typer, *, name: str) -> Callable[[Sequence[str]], int]:
     command = typer.main.get_command(app)
 
     def main(words: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from shardwright.errors import OutputError
 
 NOBODY_READS: Final = 141
 """Exit code where the reader of a pipe has gone, as `head` does: what a shell says of a program that SIGPIPE ended."""
-_PLAIN: Final = {"█": "#", "±": "+-", "×": "x", "→": "->", "…": "..."}
+_PLAIN: Final = {"█": "#", "±": "+-", "×": "x", "→": "->", "…": "...", "│": "|", "├": "|", "└": "`", "─": "-"}
 
 
 class ReaderGone(Exception):  # noqa: N818 - not an error: nobody waits for more

@@ -43,6 +43,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "validate": Verb(target="shardwright.cli.validate:main", summary="compare predictions with tables of measured runs"),
     "calibrate": Verb(target="shardwright.cli.calibrate:main", summary="measure this machine, or import measurements, into a profile"),
+    "cluster": Verb(target="shardwright.cli.cluster:main", summary="read a cluster from topologies, Slurm or Kubernetes; draw one"),
     "schema": Verb(target="shardwright.cli.schema:main", summary="print the JSON Schema of plan, simulation, profile or trace"),
     "catalog": Verb(target="shardwright.cli.catalog:main", summary="list hardware, clusters, models, runtimes or schedules"),
 }

@@ -112,7 +112,8 @@ class HostClock:
         self._quantised = machine.compute.bits < machine.half_bits
         self._routed = {o.name for o in program.operators if is_routed(o)}
         self._klass = {o.name: o.klass for o in program.operators}
-        self._segment = segments(program) if runtime.tp_synchronises else {}
+        # Where every launch is waited for, so are those around collectives.
+        self._segment = segments(program) if runtime.tp_synchronises and not runtime.launches_block else {}
         n = np.shape(degrees["mbs"])[0]
         self._host, self._device, self._alone = np.zeros((3, n)), np.zeros((3, n)), np.zeros((3, n))
         self._late = np.zeros((3, 1 + max(self._segment.values(), default=0), n))

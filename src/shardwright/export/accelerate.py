@@ -94,8 +94,6 @@ def _of_fsdp2(grid: Grid) -> Iterator[Shortfall]:
         yield Shortfall(what=f"{grid.offload} % of the states on the host without shards", hint="zero 2 or 3")
     elif grid.offload:
         yield Shortfall(what=f"{grid.offload} % of the states on the host", instead="parameters, gradients and all states on the host")
-    if grid.zero and not _sharded(grid):
-        yield Shortfall(what=f"zero{grid.zero} of one replica", instead="experts' states whole on each of its devices")
     if not _sharded(grid) and grid.recompute is not Recompute.NONE:
         yield Shortfall(what="recompute without shards", instead="what the program recomputes: its file has that for FSDP alone")
     yield from core_recomputed(grid)

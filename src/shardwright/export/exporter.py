@@ -68,6 +68,11 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()), length=MAX_STRATEGY)
 
 
+def in_quotes(line: str) -> str:
+    """A line inside Python's triple quotes: nothing in it ends them or escapes anything."""
+    return line.replace("\\", "/").replace('"', "'")
+
+
 def title(given: Given) -> str:
     """The model, the cluster and the plan, as one line of a comment."""
     return one_line(f"{given.problem.model.name} on {given.cluster}: {given.name}")

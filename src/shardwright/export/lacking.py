@@ -79,3 +79,9 @@ def some_recomputed(grid: Grid) -> Iterator[Shortfall]:
     """Recompute of some layers of a chunk, where a target recomputes all or none."""
     if grid.recompute_layers:
         yield Shortfall(what=f"recompute of {grid.recompute_layers} layers a chunk", instead="recompute of all layers")
+
+
+def experts_sharded_alone(grid: Grid) -> Iterator[Shortfall]:
+    """ZeRO where a stage has one replica, whose experts alone have copies to share out."""
+    if grid.zero and grid.dp * grid.cp == 1:
+        yield Shortfall(what=f"zero{grid.zero} of one replica", instead="experts' states whole on each of its devices")

@@ -49,6 +49,9 @@ def _of_numbers(decoder: Decoder) -> Iterator[Shortfall]:
     longer = own.longer
     if longer is not None and not (isinstance(longer, LongerRotary) and (longer.low, longer.high, longer.trained) == LLAMA3):
         yield Shortfall(what=f"rotary positions made longer by {type(longer).__name__}", instead="positions as they were first trained")
+    act = decoder.one("act") or decoder.one("experts.act")
+    if act is not None and act.gated and own.activation not in ("", "silu"):
+        yield Shortfall(what=f"feed-forwards gated by {own.activation}", hint="gates of silu")
     if own.activation not in ("", "silu", "gelu", "gelu_tanh", "relu2"):
         yield Shortfall(what=f"the activation {own.activation}", hint="silu, gelu or squared relu")
 

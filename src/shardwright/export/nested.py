@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from shardwright.export.options import flag_pairs
+
 Settings = dict[str, Any]
 Pair = tuple[str, object]
 """Dotted name of a setting, and its value."""
@@ -25,7 +27,5 @@ def nested(settings: Iterable[Pair]) -> Settings:
 
 
 def settings_of(flag: str) -> tuple[Pair, ...]:
-    """What a flag sets that is written as ``a.b: true, c: cpu``; with ``=`` and without commas, too."""
-    parts = flag.replace("=", ": ").split(", ") if ":" in flag else flag.replace("=", ": ").split()
-    pairs = (part.partition(": ") for part in parts)
-    return tuple((name, yaml.safe_load(value)) for name, _, value in pairs)
+    """What a flag sets, as values: ``a.b: true, c: cpu``."""
+    return tuple((name, yaml.safe_load(value)) for name, value in flag_pairs(flag))

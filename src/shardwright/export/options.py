@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
 
 from shardwright.export.exporter import Given
@@ -30,3 +31,19 @@ def flags_set(given: Given, *frameworks: str, apart: Collection[str] = ()) -> tu
     values = values_set(given, *frameworks)
     offers = (offer for offer in given.problem.runtime.offers if offer.option not in apart)
     return tuple(offer.flag for offer in offers if offer.flag and values.get(offer.option) == offer.value)
+
+
+def flag_pairs(flag: str) -> tuple[tuple[str, str], ...]:
+    """(name, value) of each that a flag sets, in any of the ways in which frameworks write them: ``--tp 2 --bf16``, ``a.b: true, c: cpu``
+    or ``a=true b=x,y``; the value of a switch is empty.
+    """
+    found: list[list[str]] = []
+    for word in (word.removesuffix(",") for word in shlex.split(flag)):
+        name, equals, value = word.partition("=")
+        if word.startswith("--") or equals:
+            found.append([name.removeprefix("--"), value])
+        elif word.endswith(":"):
+            found.append([word.removesuffix(":"), ""])
+        elif found:
+            found[-1][1] = f"{found[-1][1]} {word}".strip()
+    return tuple((name, value) for name, value in found)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.export.exporter import ExportFile, Given, Shortfall, one_line, title
+from shardwright.export.exporter import ExportFile, Given, Shortfall, in_quotes, one_line, title
 from shardwright.export.fsdp2 import fsdp2_degrees, fsdp2_shortfalls, sharded
 from shardwright.export.lacking import (
     another_framework,
@@ -22,7 +22,7 @@ from shardwright.export.lacking import (
     sliced,
     some_recomputed,
 )
-from shardwright.export.published import published
+from shardwright.export.published import other_numbers, published
 from shardwright.export.start import start_script, torchrun
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
@@ -97,6 +97,7 @@ def _of_the_job(given: Given) -> Iterator[Shortfall]:
     if flavor(problem.model) is None:
         known = ", ".join(sorted({module for module, _ in FLAVORS.values()}))
         yield Shortfall(what=f"{problem.model.name}: its registries ({known}) have no model of these sizes", hint="a published size")
+    yield from other_numbers(problem.model, FLAVORS)
     yield from other_optimizers(given)
     yield from other_products(given, Dtype.BF16)
     yield from frozen_parameters(given)
@@ -192,7 +193,7 @@ def _module(given: Given) -> str:
         fields.append(f"            pipeline_parallel_schedule_csv=str(Path(__file__).with_name({ORDER!r})),")
     recompute = {Recompute.NONE: "None", Recompute.SELECTIVE: "SelectiveAC.Config()", Recompute.FULL: "FullAC.Config()"}[grid.recompute]
     lines = [
-        f'"""{_words(title(given))}. Made by Shardwright for torchtitan {TORCHTITAN.version}.',
+        f'"""{in_quotes(title(given))}. Made by Shardwright for torchtitan {TORCHTITAN.version}.',
         "",
         f"{SCRIPT} starts it. The tokenizer, the data and the learning rate are no part of a plan: set them.",
         '"""',
@@ -209,7 +210,7 @@ def _module(given: Given) -> str:
         "",
         "",
         f"def {FUNCTION}() -> Trainer.Config:",
-        f'    """{_words(one_line(given.name))}."""',
+        f'    """{in_quotes(one_line(given.name))}."""',
         f"    model = model_registry({_text(name)})",
         "    return Trainer.Config(",
         "        model_spec=model,",
@@ -241,11 +242,6 @@ def _script(given: Given) -> ExportFile:
         before=('export PYTHONPATH="$(cd -- "$(dirname -- "$0")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"',),
         runs=torchrun("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
     )
-
-
-def _words(line: str) -> str:
-    """A line inside Python's triple quotes: neither ends them nor escapes anything."""
-    return line.replace("\\", "/").replace('"', "'")
 
 
 def _text(value: object) -> str:

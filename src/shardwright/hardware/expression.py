@@ -13,7 +13,7 @@ the second where the other way is written too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -72,7 +72,7 @@ def parse_cluster(text: str) -> Cluster:
         fabric = fabric or tiers
         _append(groups, group)
     note = "; ".join(dict.fromkeys(notes))
-    links = checked_links((group.zone for group in groups), _links(wide))
+    links = checked_links((group.zone for group in groups), parse_links(wide))
     cluster = Cluster(expression=written, groups=by_zone(groups), fabric=fabric, fabric_origin=origin, links=links, note=note)
     if cluster.num_devices > MAX_DEVICES:
         raise ClusterError(f"{cluster.num_devices} devices in {_shown(written)}", hint=f"at most {MAX_DEVICES}")
@@ -150,8 +150,8 @@ def _number(text: str, unit: str, *, term: str) -> float:
     return float(found.group())
 
 
-def _links(texts: list[str]) -> Iterator[ZoneLink]:
-    """Links of zones; one way where the other is written too."""
+def parse_links(texts: Iterable[str]) -> Iterator[ZoneLink]:
+    """Links of zones, such as ``east~west=25gbps/60ms``; one way where the other is written too."""
     read = [_link(text.strip()) for text in texts]
     written = {(one.source, one.target) for one in read}
     for one in read:

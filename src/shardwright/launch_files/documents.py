@@ -27,12 +27,15 @@ def settings_of_document(text: str, suffix: str, name: str) -> Arguments:
 
 
 def settings_of_python(text: str, name: str) -> Arguments:
-    """What a Python file gives by name: ``cfg.model.tp = 8`` as ``model.tp``, and ``Parallelism(tp=8)`` as ``parallelism.tp``.
+    """What a Python file gives by name: ``cfg.model.tp = 8`` and ``{"model.tp": 8}`` as ``model.tp``, ``Parallelism(tp=8)`` as
+    ``parallelism.tp``.
 
     Raises:
         DataError: it is no Python.
     """
-    return dict(_assigned(text, name))
+    tree = _tree(text, name)
+    # What is made by a call may be changed behind it.
+    return dict([*_called(tree), *_assigned(tree)])
 
 
 def _document(text: str, suffix: str, name: str) -> Any:
@@ -75,23 +78,36 @@ def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
     return {before: str(document)}
 
 
-def _assigned(text: str, name: str) -> Iterator[tuple[str, str]]:
+def _tree(text: str, name: str) -> ast.Module:
     try:
-        tree = ast.parse(text)
+        return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(f"{name[:60]}: {str(error)[:100]}", hint="a Python file") from None
+
+
+def _called(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Keywords of calls."""
+    for node in ast.walk(tree):
+        called = _dotted(node.func) if isinstance(node, ast.Call) else []
+        for keyword in node.keywords if isinstance(node, ast.Call) and called else ():
+            value = _literal(keyword.value) or _named(keyword.value)
+            if keyword.arg and value is not None:
+                yield f"{called[-1]}.{keyword.arg}".replace("_", "-").lower(), value
+
+
+def _assigned(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Attributes that are set, and entries of tables whose keys are dotted names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
             parts = _dotted(node.targets[0])
-            value = _literal(node.value)
+            value = _literal(node.value) or _called_with(node.value)
             if parts and value is not None:
                 yield ".".join(parts[1:]).replace("_", "-").lower(), value
-        if isinstance(node, ast.Call):
-            called = _dotted(node.func)
-            for keyword in node.keywords:
-                value = _literal(keyword.value)
-                if keyword.arg and value is not None and called:
-                    yield f"{called[-1]}.{keyword.arg}".replace("_", "-").lower(), value
+        if isinstance(node, ast.Dict):
+            for key, item in zip(node.keys, node.values, strict=True):
+                value = _literal(item) or _named(item)
+                if isinstance(key, ast.Constant) and isinstance(key.value, str) and "." in key.value and value is not None:
+                    yield key.value.replace("_", "-").lower(), value
 
 
 def _dotted(node: ast.expr) -> list[str]:
@@ -100,6 +116,18 @@ def _dotted(node: ast.expr) -> list[str]:
         parts.insert(0, node.attr)
         node = node.value
     return [node.id, *parts] if isinstance(node, ast.Name) else []
+
+
+def _called_with(node: ast.expr) -> str | None:
+    """The one text that something is called with: of ``get_mixed_precision_config("bf16_mixed")`` that."""
+    return _literal(node.args[0]) if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords else None
+
+
+def _named(node: ast.expr) -> str | None:
+    """What is called, or the name: of ``FullAC.Config()`` that is ``FullAC.Config``; ``none`` of nothing."""
+    if isinstance(node, ast.Constant) and node.value is None:
+        return "none"
+    return ".".join(_dotted(node.func if isinstance(node, ast.Call) else node)) or None
 
 
 def _literal(node: ast.expr) -> str | None:

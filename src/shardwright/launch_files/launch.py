@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from shardwright.errors import DataError, nearest
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid
+
+ORDER: Final = "pipeline-order-table"
+"""Name of the setting that the rows of a table of the pipeline's order are, where a file of a launch is one."""
 
 
 class Verdict(StrEnum):
@@ -72,10 +76,13 @@ class Written:
     """The settings of the files of one launch, in the words of the framework.
 
     Args:
-        arguments: name, in lower case with dashes -> value. notes: of how they were found.
+        arguments: name, in lower case with dashes -> value. notes: of how they were found. whole: all of them are of the launch, as of a
+            file that was named for it. environment: variables of a script, by their names.
     """
 
     arguments: Arguments
+    environment: Mapping[str, str] = field(default_factory=dict)
+    whole: bool = True
     notes: tuple[str, ...] = ()
 
 
@@ -96,6 +103,11 @@ class LaunchReader(Protocol):
 
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """What settings say of a launch of `model` on so many devices, under a runtime of the catalog."""
+
+
+def by_name(reasons: Mapping[str, str]) -> Mapping[str, str]:
+    """Reason -> names, apart by spaces; as name -> reason."""
+    return MappingProxyType({name: reason for reason, names in reasons.items() for name in names.split()})
 
 
 def judged(

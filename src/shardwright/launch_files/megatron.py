@@ -5,17 +5,18 @@ Source of names and defaults: Megatron-LM, megatron/training/arguments.py of Meg
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.export.megatron import MAPPED, ORDERS
+from shardwright.export.megatron_arguments import MAPPED, ORDERS
 from shardwright.export.megatron_model import model_flags, model_shortfalls
+from shardwright.launch_files.degrees import set_by, telling
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged, require_value, share
 from shardwright.launch_files.megatron_words import IGNORED, MODEL_DEFAULTS, MODEL_LOOSE, UNDERSTOOD, UNMODELLED
 from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import Arguments, options_of, parse_arguments
+from shardwright.runtime.arguments import OFF, Arguments, options_of
 from shardwright.runtime.megatron_arguments import (
     DEFAULTS,
     MODULES,
@@ -25,53 +26,68 @@ from shardwright.runtime.megatron_arguments import (
     recomputed,
     sharding_stage,
 )
-from shardwright.runtime.options import OF_EXPERTS, ordered
+from shardwright.runtime.options import ordered
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Options, Runtime
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts, has_experts, num_layers
 from shardwright.strategy.grid.rules import canonical
 
+Dialect = Callable[[str, str], tuple[tuple[str, str], ...] | None]
+"""A setting of a framework that runs Megatron-Core -> the arguments of Megatron-LM that it is; None = it is none of them."""
+
+
+def plain(name: str, value: str) -> tuple[tuple[str, str], ...]:
+    """Megatron-LM's own."""
+    return ((name, value),)
+
 
 @dataclass(frozen=True, slots=True)
 class MegatronReader:
-    """The reader."""
+    """The reader of Megatron-LM's command lines, and of those that say the same in other words.
+
+    Args:
+        dialect: what a setting is in Megatron-LM's words. defaults: what its launches are where they do not say it, in those words.
+        settled: arguments as the framework takes them together. sparing: of options that a launch does not mention the framework has its
+            own values; else they are what no argument sets.
+    """
 
     name: str = "megatron"
     runtime: str = "megatron-core-0.12"
     marks: frozenset[str] = frozenset(
         {"tensor-model-parallel-size", "pipeline-model-parallel-size", "use-distributed-optimizer", "micro-batch-size", "num-layers"}
     )
+    dialect: Dialect = plain
+    defaults: Arguments = field(default_factory=dict)
+    settled: Callable[[Arguments], Arguments] = dict
+    sparing: bool = False
 
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""
-        arguments = {**DEFAULTS, **written.arguments}
+        words = {name: found for name, value in written.arguments.items() if (found := self.dialect(name, value)) is not None}
+        said = {name: value for found in words.values() for name, value in found if value.lower() not in OFF}
+        mentioned = {name for found in words.values() for name, _ in found}
+        defaults = {name: value for name, value in self.defaults.items() if name not in mentioned}
+        arguments = self.settled({**DEFAULTS, **defaults, **said})
         for name in UNDERSTOOD:
             require_value(name, arguments.get(name, ""))
         grid = _grid(arguments, model=model, devices=devices)
         batch = count(arguments, "global-batch-size", grid.microbatch * grid.dp)
         length = count(arguments, "seq-length", count(arguments, "encoder-seq-length"))
         base = load_runtime(runtime)
-        grid = replace(grid, options=_options(base, arguments, model))
         facts = grid_facts(model, devices=devices, global_batch=batch, seq_len=length or 1)
-        flags = {name: f"sets {option}" for name, option in _set_by(base).items()}
+        grid = canonical(grid, facts=facts)
+        grid = replace(grid, options=telling(_options(base, arguments, mentioned=mentioned if self.sparing else None), grid, model))
+        flags = set_by(base)
         return Launch(
             framework=self.name,
             runtime=runtime,
-            grid=canonical(grid, facts=facts),
+            grid=grid,
             seq_len=length,
             global_batch=batch,
             precision=number_format(arguments) or "fp32",
             dropout=has_dropout(arguments),
-            settings=tuple(
-                judged(
-                    written.arguments,
-                    understood={**flags, **UNDERSTOOD},
-                    model=_of_model(written.arguments, model, length=length or 1),
-                    ignored=IGNORED,
-                    unmodelled=UNMODELLED,
-                )
-            ),
+            settings=tuple(_judged(written, words, said, flags, _of_model(arguments, said, model, length=length or 1))),
             notes=written.notes,
         )
 
@@ -79,24 +95,48 @@ class MegatronReader:
 MEGATRON: Final = MegatronReader()
 
 
-def _set_by(runtime: Runtime) -> dict[str, str]:
-    """Argument -> the option of the runtime that it sets."""
-    return {name: offer.option for offer in runtime.offers for name in parse_arguments(offer.flag)}
+def _judged(
+    written: Written, words: Mapping[str, tuple[tuple[str, str], ...]], said: Arguments, flags: Mapping[str, str], model: Iterable[Setting]
+) -> Iterator[Setting]:
+    """The verdict on every setting in the launch's own words: that of the arguments that it is."""
+    verdicts = {
+        one.name: one for one in judged(said, understood={**flags, **UNDERSTOOD}, model=model, ignored=IGNORED, unmodelled=UNMODELLED)
+    }
+    used = set()
+    for name, value in written.arguments.items():
+        of = [verdicts[one] for one, _ in words.get(name, ()) if one in verdicts]
+        used |= {one.name for one in of}
+        if of:
+            yield replace(of[0], name=name, value=value)
+        elif words.get(name):
+            # What is off is at its default, whatever it is of.
+            (one,) = judged({words[name][0][0]: value}, understood={**flags, **UNDERSTOOD}, ignored=IGNORED, unmodelled=UNMODELLED)
+            yield replace(one, name=name, value=value)
+        else:
+            yield Setting(name=name, value=value, verdict=Verdict.IGNORED if name in words else Verdict.UNKNOWN)
+    yield from (one for name, one in verdicts.items() if name not in used and name not in said)
 
 
-def _options(runtime: Runtime, arguments: Arguments, model: Model) -> Options:
-    """Options that the arguments set, and those that without an argument are otherwise than the planner's own."""
+SIZES: Final = frozenset({"num-layers", "hidden-size", "num-attention-heads"})
+"""Arguments by which a launch says its model; others take it from elsewhere."""
+
+
+def _options(runtime: Runtime, arguments: Arguments, *, mentioned: Collection[str] | None) -> Options:
+    """Options that the arguments set, and those that without an argument are otherwise than the planner's own.
+
+    Args:
+        mentioned: arguments, on or off, without which an option has the runtime's own value; None = none has.
+    """
     _, modules = recomputed(arguments)
     unknown = [word for word in modules if word not in (*MODULES, "core_attn")]
     if unknown:
         raise DataError(f"--recompute-modules {' '.join(unknown)[:60]}: not known here", hint=f"known: core_attn, {', '.join(MODULES)}")
     own = dict(runtime.own)
     found = {name: value for name, value in options_of(runtime, arguments) if name not in MODULES.values()}
+    if mentioned is not None:
+        known = {option.removeprefix("sets ") for name, option in set_by(runtime).items() if name in mentioned}
+        found = {name: value for name, value in found.items() if name in known}
     found |= {MODULES[word]: "on" for word in modules if word in MODULES}
-    if int(arguments["tensor-model-parallel-size"]) == 1 or "sequence-parallel" not in arguments:
-        found.pop("tp_overlap", None)
-    if not has_experts(model):
-        found = {name: value for name, value in found.items() if name not in OF_EXPERTS}
     return ordered(pair for pair in found.items() if own.get(pair[0]) != pair[1])
 
 
@@ -113,8 +153,8 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
     stage = sharding_stage(arguments)
     if stage is None:
         raise DataError(
-            f"--data-parallel-sharding-strategy {arguments['data-parallel-sharding-strategy'][:40]} is not known here",
-            hint="no_shard, optim, optim_grads or optim_grads_params",
+            f"the stage of ZeRO, {arguments.get('zero-stage', arguments.get('data-parallel-sharding-strategy'))!s:.40}, is not known here",
+            hint="no_shard, optim, optim_grads or optim_grads_params; of Megatron-DeepSpeed 0 to 3",
         )
     if "use-torch-fsdp2" in arguments:
         stage = 3
@@ -169,16 +209,18 @@ def _order(arguments: Arguments) -> tuple[str, ...]:
     return ORDERS[MAPPED in arguments]
 
 
-def _of_model(arguments: Arguments, model: Model, *, length: int) -> Iterator[Setting]:
-    """What the arguments say of a model, beside what MODEL is."""
+def _of_model(arguments: Arguments, written: Arguments, model: Model, *, length: int) -> Iterator[Setting]:
+    """What the arguments say of a model, beside what MODEL is; of a launch that says no model nothing."""
+    if not written.keys() & SIZES:
+        return
     if any(not one.instead for one in model_shortfalls(model)):
-        for name in MODEL_DEFAULTS.keys() & arguments.keys():
+        for name in MODEL_DEFAULTS.keys() & written.keys():
             means = "Megatron's arguments do not say MODEL, so it was not compared"
-            yield Setting(name=name, value=arguments[name], verdict=Verdict.OF_THE_MODEL, means=means)
+            yield Setting(name=name, value=written[name], verdict=Verdict.OF_THE_MODEL, means=means)
         return
     wanted = dict(model_flags(model, length=length))
     for name, default in MODEL_DEFAULTS.items():
-        said, has = arguments.get(name), wanted.get(name, default)
+        said, has = written.get(name), wanted.get(name, default)
         has = "true" if name in wanted and has == "" else has
         if said is None and (name in MODEL_LOOSE or _same(default or "", has)):
             continue

@@ -5,13 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-_DATA = "data"
-_STEPS = "how long is trained, and how fast is learnt"
-_SAVED = "checkpoints"
-_TOLD = "what is logged"
-_STARTED = "how processes start and meet"
-_DRAWN = "how weights begin"
-_CHECKED = "checks of a run"
+from shardwright.launch_files.launch import by_name
 
 UNDERSTOOD: Final = MappingProxyType(
     {
@@ -40,6 +34,7 @@ UNDERSTOOD: Final = MappingProxyType(
         "use-custom-fsdp": "stage of ZeRO, by its strategy",
         "use-torch-fsdp2": "zero3",
         "data-parallel-sharding-strategy": "stage of ZeRO",
+        "zero-stage": "stage of ZeRO (Megatron-DeepSpeed)",
         "recompute-granularity": "recompute",
         "recompute-method": "which layers are recomputed",
         "recompute-num-layers": "how many layers are recomputed",
@@ -120,116 +115,64 @@ MODEL_LOOSE: Final = frozenset(
 )
 """Of those, what changes neither time nor memory of a step much, or is said in several ways: told, not compared."""
 
-IGNORED: Final = MappingProxyType(
+IGNORED: Final = by_name(
     {
-        **dict.fromkeys(
-            (
-                *("data-path", "data-args-path", "train-data-path", "valid-data-path", "test-data-path", "data-cache-path", "split"),
-                *("tokenizer-type", "tokenizer-model", "vocab-file", "merge-file", "vocab-extra-ids", "make-vocab-size-divisible-by"),
-                *("num-workers", "dataloader-type", "mock-data", "reset-position-ids", "reset-attention-mask", "eod-mask-loss"),
-                *("no-create-attention-mask-in-dataloader", "data-impl", "mmap-warmup", "num-dataset-builder-threads", "tiktoken-pattern"),
-                *("no-mmap-bin-files", "per-split-data-args-path", "valid-weighted-split-paths", "train-weighted-split-paths-path"),
-                *("valid-weighted-split-paths-path", "legacy-tokenizer", "padded-vocab-size", "pad-vocab-size-to", "trust-remote-code"),
-            ),
-            _DATA,
+        "data": (
+            "data-path data-args-path train-data-path valid-data-path test-data-path data-cache-path split tokenizer-type "
+            "tokenizer-name-or-path valid-num-workers tokenizer-model vocab-file merge-file vocab-extra-ids "
+            "make-vocab-size-divisible-by num-workers dataloader-type mock-data reset-position-ids reset-attention-mask "
+            "eod-mask-loss no-create-attention-mask-in-dataloader data-impl mmap-warmup num-dataset-builder-threads "
+            "tiktoken-pattern no-mmap-bin-files per-split-data-args-path valid-weighted-split-paths "
+            "train-weighted-split-paths-path valid-weighted-split-paths-path legacy-tokenizer padded-vocab-size "
+            "pad-vocab-size-to trust-remote-code"
         ),
-        **dict.fromkeys(
-            (
-                *("lr", "min-lr", "lr-decay-style", "lr-decay-iters", "lr-decay-samples", "lr-warmup-iters", "lr-warmup-samples"),
-                *("lr-warmup-fraction", "lr-warmup-init", "lr-wsd-decay-style", "lr-wsd-decay-iters", "lr-wsd-decay-samples"),
-                *("train-iters", "train-samples", "weight-decay", "start-weight-decay", "end-weight-decay", "weight-decay-incr-style"),
-                *("adam-beta1", "adam-beta2", "adam-eps", "clip-grad", "rampup-batch-size", "override-opt-param-scheduler"),
-                *("override-opt_param-scheduler", "use-checkpoint-opt-param-scheduler", "decoupled-lr", "decoupled-min-lr", "optimizer"),
-                *("loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis", "train-tokens"),
-                *("moe-aux-loss-coeff", "moe-z-loss-coeff", "moe-router-load-balancing-type", "moe-router-bias-update-rate"),
-                *("moe-router-force-load-balancing", "mtp-loss-scaling-factor", "universal-checkpoint", "log-loss"),
-            ),
-            _STEPS,
+        "how long is trained, and how fast is learnt": (
+            "lr min-lr lr-decay-style lr-decay-iters lr-decay-samples lr-warmup-iters lr-warmup-samples lr-warmup-fraction "
+            "lr-warmup-init lr-wsd-decay-style lr-wsd-decay-iters lr-wsd-decay-samples train-iters train-samples "
+            "weight-decay start-weight-decay end-weight-decay weight-decay-incr-style adam-beta1 adam-beta2 adam-eps "
+            "clip-grad rampup-batch-size override-opt-param-scheduler override-opt_param-scheduler "
+            "use-checkpoint-opt-param-scheduler decoupled-lr decoupled-min-lr optimizer loss-scale initial-loss-scale "
+            "min-loss-scale loss-scale-window hysteresis train-tokens moe-aux-loss-coeff moe-z-loss-coeff "
+            "moe-router-load-balancing-type moe-router-bias-update-rate moe-router-force-load-balancing "
+            "mtp-loss-scaling-factor universal-checkpoint log-loss"
         ),
-        **dict.fromkeys(
-            (
-                *("save", "load", "save-interval", "ckpt-format", "no-load-optim", "no-load-rng", "no-save-optim", "no-save-rng"),
-                *(
-                    "auto-detect-ckpt-format",
-                    "dist-ckpt-strictness",
-                    "async-save",
-                    "use-dist-ckpt",
-                    "finetune",
-                    "exit-on-missing-checkpoint",
-                ),
-                *("ckpt-fully-parallel-load", "ckpt-fully-parallel-save", "ckpt-assume-constant-structure", "use-persistent-ckpt-worker"),
-                *(
-                    "pretrained-checkpoint",
-                    "no-initialization",
-                    "save-retain-interval",
-                    "dist-ckpt-format",
-                    "use-mp-args-from-checkpoint-args",
-                ),
-                *("use-checkpoint-args", "no-ckpt-fully-parallel-save"),
-            ),
-            _SAVED,
+        "checkpoints": (
+            "save load save-interval ckpt-format no-load-optim no-load-rng no-save-optim no-save-rng "
+            "auto-detect-ckpt-format dist-ckpt-strictness async-save use-dist-ckpt finetune exit-on-missing-checkpoint "
+            "ckpt-fully-parallel-load ckpt-fully-parallel-save ckpt-assume-constant-structure use-persistent-ckpt-worker "
+            "pretrained-checkpoint no-initialization save-retain-interval dist-ckpt-format use-mp-args-from-checkpoint-args "
+            "use-checkpoint-args no-ckpt-fully-parallel-save"
         ),
-        **dict.fromkeys(
-            (
-                *("log-interval", "eval-interval", "eval-iters", "tensorboard-dir", "tensorboard-log-interval", "tensorboard-queue-size"),
-                *("log-timers-to-tensorboard", "log-batch-size-to-tensorboard", "log-validation-ppl-to-tensorboard", "timing-log-level"),
-                *("wandb-project", "wandb-exp-name", "wandb-save-dir", "wandb-entity", "log-throughput", "log-params-norm", "log-progress"),
-                *("log-num-zeros-in-grad", "log-memory-to-tensorboard", "log-world-size-to-tensorboard", "log-loss-scale-to-tensorboard"),
-                *("timing-log-option", "no-log-loss-scale-to-tensorboard", "no-log-learnig-rate-to-tensorboard", "log-straggler"),
-                *("profile", "profile-step-start", "profile-step-end", "profile-ranks", "use-pytorch-profiler", "logging-level"),
-                *("no-barrier-with-level-1-timing", "report-theoretical-memory", "moe-per-layer-logging", "check-for-nan-in-loss-and-grad"),
-                *("disable-straggler-on-startup", "straggler-minmax-count", "log-optimizer-states-to-tensorboard", "kill-switch-path"),
-                *("abort-on-unmet-fused-kernel-constraints", "skip-train", "exit-interval", "exit-duration-in-mins", "one-logger-*"),
-                *("log-level", "log-level-replica", "structured-logs", "structured-logs-dir", "mem-profile", "record-memory-history"),
-            ),
-            _TOLD,
+        "what is logged": (
+            "log-interval eval-interval eval-iters tensorboard-dir tensorboard-log-interval tensorboard-queue-size "
+            "log-timers-to-tensorboard log-batch-size-to-tensorboard log-validation-ppl-to-tensorboard timing-log-level "
+            "wandb-project wandb-exp-name wandb-save-dir wandb-entity log-throughput log-params-norm log-progress "
+            "log-num-zeros-in-grad log-memory-to-tensorboard log-world-size-to-tensorboard log-loss-scale-to-tensorboard "
+            "timing-log-option no-log-loss-scale-to-tensorboard no-log-learnig-rate-to-tensorboard log-straggler profile "
+            "profile-step-start profile-step-end profile-ranks use-pytorch-profiler logging-level "
+            "no-barrier-with-level-1-timing report-theoretical-memory moe-per-layer-logging check-for-nan-in-loss-and-grad "
+            "disable-straggler-on-startup straggler-minmax-count log-optimizer-states-to-tensorboard kill-switch-path "
+            "abort-on-unmet-fused-kernel-constraints skip-train exit-interval exit-duration-in-mins one-logger-* log-level "
+            "log-level-replica structured-logs structured-logs-dir mem-profile record-memory-history"
         ),
-        **dict.fromkeys(
-            (
-                *("distributed-backend", "distributed-timeout-minutes", "lazy-mpu-init", "local-rank", "use-mcore-models", "rank"),
-                *("nproc-per-node", "nnodes", "node-rank", "master-addr", "master-port", "rdzv-endpoint", "rdzv-backend", "rdzv-id"),
-                *("max-restarts", "tee", "enable-ft-package", "calc-ft-timeouts", "use-ring-exchange-p2p", "standalone", "node-rank"),
-                *("enable-gloo-process-groups", "disable-gloo-process-groups", "no-one-logger"),
-                *(
-                    "use-cpu-initialization",
-                    "manual-gc",
-                    "manual-gc-interval",
-                    "manual-gc-eval",
-                    "spec",
-                ),
-                *("use-flash-attn-triton", "deepspeed", "deepspeed-config"),
-            ),
-            _STARTED,
+        "how processes start and meet": (
+            "distributed-backend distributed-timeout-minutes lazy-mpu-init local-rank use-mcore-models rank nproc-per-node "
+            "nnodes node-rank master-addr master-port rdzv-endpoint rdzv-backend rdzv-id max-restarts tee enable-ft-package "
+            "calc-ft-timeouts use-ring-exchange-p2p standalone enable-gloo-process-groups disable-gloo-process-groups "
+            "no-one-logger use-cpu-initialization manual-gc manual-gc-interval manual-gc-eval spec use-flash-attn-triton "
+            "deepspeed deepspeed-config"
         ),
-        **dict.fromkeys(
-            (
-                "seed",
-                "init-method-xavier-uniform",
-                "data-parallel-random-init",
-                "perform-initialization",
-                "initial-loss",
-                "sync-tp-duplicated-parameters",
-            ),
-            _DRAWN,
+        "how weights begin": (
+            "seed init-method-xavier-uniform data-parallel-random-init perform-initialization initial-loss sync-tp-duplicated-parameters"
         ),
-        **dict.fromkeys(("rerun-mode", "error-injection-rate", "no-check-for-nan-in-loss-and-grad"), _CHECKED),
-        **dict.fromkeys(
-            (
-                "moe-grouped-gemm",
-                "use-flash-attn",
-                "masked-softmax-fusion",
-                "bias-gelu-fusion",
-                "no-bias-swiglu-fusion",
-                "no-rope-fusion",
-                "no-masked-softmax-fusion",
-            ),
-            "kernels, as the planner has them",
+        "checks of a run": "rerun-mode error-injection-rate calculate-per-token-loss empty-unused-memory-level",
+        "kernels, as the planner has them": (
+            "moe-grouped-gemm use-flash-attn masked-softmax-fusion bias-gelu-fusion no-bias-swiglu-fusion no-rope-fusion "
+            "no-masked-softmax-fusion"
         ),
-        **dict.fromkeys(("fp8-amax-history-len", "fp8-amax-compute-algo", "fp8-margin", "fp8-interval"), "numbers of 8-bit scaling"),
+        "numbers of 8-bit scaling": "fp8-amax-history-len fp8-amax-compute-algo fp8-margin fp8-interval",
     }
 )
-"""Arguments that change neither time nor memory of a step here -> what they are."""
-
 UNMODELLED: Final = MappingProxyType(
     {
         "delay-wgrad-compute": "weight gradients wait",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from shardwright.errors import DataError, UsageError, nearest
+from shardwright.launch_files.degrees import variables_that_set
 from shardwright.launch_files.documents import settings_of_document, settings_of_python
-from shardwright.launch_files.launch import Launch, LaunchReader, Written
+from shardwright.launch_files.launch import ORDER, Launch, LaunchReader, Written
 from shardwright.launch_files.registry import READERS
 from shardwright.launch_files.shell import read_script
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import arguments_of
+from shardwright.runtime.registry import load_runtime
 
 MAX_BYTES: Final = 2_000_000
 _REDIRECTED: Final = re.compile(r"[0-9&]?>>?|[0-9]?>&[0-9]|\d?>{1,2}.*|<.*")
@@ -38,11 +41,15 @@ def read_launch(
     merged: dict[str, str] = {}
     marks = READERS[framework].marks if framework else frozenset(mark for one in READERS.values() for mark in one.marks)
     for written in found:
-        if written.arguments.keys() & marks or len(found) == 1:
+        # Of what a script writes for others nothing is read.
+        if written.whole or written.arguments.keys() & marks:
             merged |= written.arguments
         notes += written.notes
     reader = READERS[framework] if framework else _reader(merged, paths)
-    return reader.read(Written(arguments=merged, notes=tuple(notes)), model=model, devices=devices, runtime=runtime or reader.runtime)
+    runtime = runtime or reader.runtime
+    environment = {name: value for written in found for name, value in written.environment.items()}
+    merged |= variables_that_set(load_runtime(runtime), environment)
+    return reader.read(Written(arguments=merged, notes=tuple(notes)), model=model, devices=devices, runtime=runtime)
 
 
 def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
@@ -75,7 +82,9 @@ def _sources(path: str, given: Mapping[str, str]) -> Iterator[Written]:
 
 def _of_text(text: str, name: str, given: Mapping[str, str]) -> Iterator[Written]:
     suffix = Path(name).suffix.lower()
-    if suffix in (".json", ".yaml", ".yml", ".toml"):
+    if suffix == ".csv":
+        yield Written(arguments={ORDER: text})
+    elif suffix in (".json", ".yaml", ".yml", ".toml"):
         yield Written(arguments=settings_of_document(text, suffix, name))
     elif suffix == ".py":
         yield Written(arguments=settings_of_python(text, name))
@@ -87,20 +96,29 @@ def _of_script(text: str, given: Mapping[str, str]) -> Iterator[Written]:
     script = read_script(text, given=given)
     for name, body in script.files:
         if Path(name).suffix.lower() in (".json", ".yaml", ".yml") or body.lstrip().startswith("{"):
-            yield Written(arguments=settings_of_document(body, ".json" if body.lstrip().startswith("{") else ".yaml", name))
+            yield Written(whole=False, arguments=settings_of_document(body, ".json" if body.lstrip().startswith("{") else ".yaml", name))
     best = max((_flags(command) for command in script.commands), key=len, default=())
-    yield Written(arguments=arguments_of(best), notes=tuple(f"not followed: {line}" for line in script.left_out))
+    notes = tuple(f"not followed: {line}" for line in script.left_out)
+    yield Written(arguments=arguments_of(best), notes=notes, environment=dict(script.environment))
 
 
 def _flags(command: Sequence[str]) -> tuple[str, ...]:
     """The arguments of a command's program, not of the launchers before it; words that are commands themselves are opened."""
-    words = [piece for word in command for piece in (word.split() if " --" in f" {word}" and " " in word.strip() else (word,))]
+    words = [piece for word in command for piece in (_opened(word) if " --" in f" {word}" and " " in word.strip() else (word,))]
     # The last program is the one that is started; launchers stand before it.
     programs = [n for n, word in enumerate(words) if word.endswith(".py") or words[n - 1 : n] == ["-m"]]
     started = [n for n in programs if not words[n].startswith("torch.distributed") and not words[n].endswith("launch.py")]
     rest = words[started[0] + 1 :] if started else words
     # What the script is called with is not known here.
     return tuple(word for word in rest if not _REDIRECTED.fullmatch(word) and word not in ("$@", "$*"))
+
+
+def _opened(word: str) -> Sequence[str]:
+    """The words of a command in a word, as of ``bash -c``."""
+    try:
+        return shlex.split(word)
+    except ValueError:
+        return word.split()
 
 
 def _text(path: Path) -> str:

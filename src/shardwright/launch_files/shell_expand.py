@@ -141,8 +141,11 @@ def _count(node: ast.expr, values: Values, depth: int) -> int:
 
 
 def _pieces(word: str) -> Iterator[tuple[str, str]]:
-    """(text, quotation mark around it) of a word, in order; an escaped letter is as in single quotation marks."""
-    now, quote, n = "", "", 0
+    """(text, quotation mark around it) of a word, in order; an escaped letter is as in single quotation marks.
+
+    What a variable stands for otherwise, ``${A:-"b"}``, is one text with it.
+    """
+    now, quote, inside, n = "", "", 0, 0
     while n < len(word):
         letter = word[n]
         if letter == "\\" and quote != "'" and (not quote or word[n + 1 : n + 2] in ('"', "\\", "$", "`")):
@@ -151,11 +154,13 @@ def _pieces(word: str) -> Iterator[tuple[str, str]]:
             yield word[n + 1 : n + 2], "'"
             now, n = "", n + 2
             continue
-        if letter in "'\"" and quote in ("", letter):
+        if letter in "'\"" and quote in ("", letter) and not inside:
             if now or quote:
                 yield now, quote
             now, quote = "", "" if quote else letter
         else:
+            inside += quote != "'" and word[n : n + 2] == "${"
+            inside -= inside > 0 and letter == "}"
             now += letter
         n += 1
     if now:
@@ -178,7 +183,7 @@ def _filled(text: str, values: Values, depth: int) -> str:
         name = match[1] or match[4]
         found = values.get(name)
         if not found and match[2]:
-            return _filled(match[3], values, depth + 1) if depth < _MAX_DEPTH else match[0]
+            return "".join(_filled(piece, values, depth + 1) for piece, _ in _pieces(match[3])) if depth < _MAX_DEPTH else match[0]
         if found is None:
             return match[0]
         return found if isinstance(found, str) else " ".join(found)

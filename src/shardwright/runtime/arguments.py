@@ -12,13 +12,15 @@ from shardwright.runtime.runtime import Options, Runtime
 
 MAX_TEXT: Final = 20_000
 ON: Final = "true"
-_OFF: Final = ("false", "none", "null")
+OFF: Final = ("false", "none", "null")
+"""Values of an argument that is not set."""
 Arguments = Mapping[str, str]
 """Name of an argument, with dashes and without those before it -> its value; ``true`` of a switch."""
 
 
 def parse_arguments(text: str) -> Arguments:
-    """Arguments in any of the ways in which they are written: ``--tp 2 --bf16``, ``--tp=2``, ``--tp: 2`` or ``tp=2 bf16=true``. One that is
+    """Arguments in any of the ways in which they are written: ``--tp 2 --bf16``, ``--tp=2``, ``--tp: 2``, ``tp: 2, bf16: true``
+    or ``tp=2 bf16=true``. One that is
     off, or given as nothing, is left out; of one that stands twice, the last.
 
     Raises:
@@ -38,14 +40,15 @@ def arguments_of(words: Iterable[str]) -> Arguments:
     found: dict[str, str] = {}
     name = ""
     for word in words:
+        word = word.removesuffix(",")
         stem, equals, value = word.partition("=")
-        if word.startswith("--") or (equals and not name):
+        if word.startswith("--") or word[1:].endswith(":") or (equals and not name):
             name = stem.removeprefix("--").removesuffix(":").replace("_", "-").lower()
             found[name] = value if equals else ON
             name = "" if equals else name
         elif name:
             found[name] = word if found[name] == ON else f"{found[name]} {word}"
-    return {key: value for key, value in found.items() if key and value.lower() not in _OFF}
+    return {key: value for key, value in found.items() if key and value.lower() not in OFF}
 
 
 def options_of(runtime: Runtime, arguments: Arguments) -> Options:

@@ -119,7 +119,9 @@ def _is_number(text: str) -> bool:
 
 
 def sharding_stage(arguments: Arguments) -> int | None:
-    """The stage of ZeRO; None where a strategy of Megatron-FSDP is not known."""
+    """The stage of ZeRO; None where a strategy of Megatron-FSDP, or a stage of Megatron-DeepSpeed, is not known."""
+    if "zero-stage" in arguments:
+        return {"0": 0, "1": 1, "2": 2, "3": 3}.get(arguments["zero-stage"])
     if "use-megatron-fsdp" in arguments or "use-custom-fsdp" in arguments:
         return _STAGES.get(arguments.get("data-parallel-sharding-strategy", "no_shard"))
     return int("use-distributed-optimizer" in arguments)

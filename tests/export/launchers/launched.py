@@ -29,6 +29,9 @@ TORCHRUN = """#!/bin/bash
 printf '%s ' "$@" >> "$CALLS"
 printf '\\n' >> "$CALLS"
 """
+PYTHON = """#!/bin/bash
+echo "$NNODES $NODE_RANK $JAX_COORDINATOR_IP $CUDA_VISIBLE_DEVICES $*" >> "$CALLS"
+"""
 
 
 def planned(cluster: str, text: str, *, name: str = "") -> Stored:
@@ -50,7 +53,7 @@ def calls(command: list[str], folder: Path, **environment: str) -> list[list[str
     """How torchrun, or accelerate, is called when a command runs: its words, call by call, before Megatron's program where that is it."""
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
-    for name, text in {"srun": SRUN, "scontrol": SCONTROL, "torchrun": TORCHRUN, "accelerate": TORCHRUN}.items():
+    for name, text in {"srun": SRUN, "scontrol": SCONTROL, "torchrun": TORCHRUN, "accelerate": TORCHRUN, "python3": PYTHON}.items():
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     said = folder / "calls"

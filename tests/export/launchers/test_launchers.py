@@ -96,13 +96,17 @@ def test_every_target_is_started_the_same(target: str, tmp_path: Path) -> None:
     """Its script makes of what a node is told the words of its own launcher."""
     runtime = {"megatron": "megatron-core", "accelerate": "torchtitan"}.get(target, target)
     one = stored(parse_grid("dp16 zero1"), runtime=runtime)
+    if target == "megatron-bridge":
+        with pytest.raises(StrategyError, match="slurm starts a script, and this target has none"):
+            launched(one, "slurm", tmp_path, target=target)
+        return
     _, path = launched(one, "slurm", tmp_path, target=target)
     found = node.by_slurm(path, [["first", "second"]], arguments=("program.py", "--steps", "2"))
     assert len(found) == 2
     for number, call in enumerate(found):
         said = " ".join(call)
-        words = ("--machine_rank", "--main_process_ip") if target == "accelerate" else ("--node-rank", "--master-addr")
-        assert f"{words[0]} {number} {words[1]} first " in said
+        words = {"accelerate": "--machine_rank {} --main_process_ip first ", "maxtext": "2 {} first 0,1,2,3,4,5,6,7 -m maxtext"}
+        assert words.get(target, "--node-rank {} --master-addr first ").format(number) in said
         if target != "megatron":
             assert "--steps 2" in said
 

@@ -30,7 +30,7 @@ def _index() -> Mapping[str, Accelerator]:
 _BY_KEY: Final = _index()
 MAX_NAME: Final = 200
 _VENDORS: Final = frozenset(
-    ["nvidia", "tesla", "geforce", "amd", "instinct", "intel", "google", "cloud", "huawei", "ascend", "gpu", "accelerator"]
+    ["nvidia", "tesla", "geforce", "amd", "instinct", "intel", "google", "cloud", "huawei", "ascend", "gpu", "accelerator", "oam"]
 )
 _MEMORY: Final = re.compile(r"hbm[0-9]?e?")
 _SOCKET: Final = re.compile(r"^sxm[2-6]$")
@@ -45,11 +45,13 @@ def find_accelerator(name: str) -> Accelerator | None:
     """The accelerator called `name` (or an alias; case and ``_`` do not matter), also as its driver calls it: ``NVIDIA A100-SXM4-80GB``,
     ``NVIDIA H100 80GB HBM3``; None if there is none.
     """
-    return _BY_KEY.get(name_key(name)) or _BY_KEY.get(name_key(" ".join(_told(name))))
+    return _BY_KEY.get(name_key(name)) or _BY_KEY.get(name_key(" ".join(driver_words(name))))
 
 
-def _told(name: str) -> list[str]:
-    """The words of a driver's name that tell devices apart: without vendors and kinds of memory, and sockets without their generation."""
+def driver_words(name: str) -> list[str]:
+    """The words of a driver's name that tell devices apart: without vendors, kinds of memory and the form OAM, and sockets without
+    their generation.
+    """
     words = re.split(r"[-_\s()]+", name.casefold()[:MAX_NAME])
     return [_SOCKET.sub("sxm", word) for word in words if word not in _VENDORS and not _MEMORY.fullmatch(word)]
 

@@ -12,11 +12,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from shardwright.hardware.catalog.catalog import accelerator, name_key
-from shardwright.hardware.catalog.nodes import network_card, node_of
+from shardwright.hardware.catalog.nodes import network_card, node_of, nvlink_bridge
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Evidence, Origin
-from shardwright.hardware.link import Link
-from shardwright.units import GIGA
 
 
 class InstanceRow(NamedTuple):
@@ -115,8 +113,7 @@ def _instance(name: str) -> NodeKind:
     origin = Origin(evidence=Evidence.PUBLISHED, reference=f"{row.source}; 0.8 of the line rate and 10 us assumed")
     scale_up = usual.scale_up
     if row.scale_up_gb_per_s:
-        bridge = Origin(evidence=Evidence.ASSUMED, reference="NVLink bridge of a pair, efficiency assumed as A100's")
-        scale_up = Link(latency_s=scale_up.latency_s, bandwidth=row.scale_up_gb_per_s * GIGA, efficiency=0.71, origin=bridge)
+        scale_up = nvlink_bridge(gb_per_s=row.scale_up_gb_per_s, latency_s=scale_up.latency_s)
     return replace(
         usual,
         name=name,

@@ -167,6 +167,36 @@ def network_card(*, gbit_per_s: float, origin: Origin = NIC_ORIGIN, efficiency: 
     return Link(latency_s=NIC_LATENCY_S, bandwidth=bandwidth, efficiency=efficiency, origin=origin)
 
 
+def pcie_scale_up(*, gb_per_s: float) -> Link:
+    """The link of a device to the others of its node over PCIe, of so many 10^9 bytes/s in one direction."""
+    return _link(_pcie(gb_per_s))
+
+
+def nvlink_bridge(*, gb_per_s: float, latency_s: float) -> Link:
+    """The link that a bridge of NVLinks gives two devices."""
+    bridge = Origin(evidence=Evidence.ASSUMED, reference="NVLink bridge of a pair, efficiency assumed as A100's")
+    return Link(latency_s=latency_s, bandwidth=gb_per_s * GIGA, efficiency=0.71, origin=bridge)
+
+
+def is_over_pcie(kind: NodeKind) -> bool:
+    """Devices of a node reach each other over the slots that they have to the host."""
+    return kind.scale_up.bandwidth <= kind.host.pcie.bandwidth and not is_beside_host(kind)
+
+
+def is_beside_host(kind: NodeKind) -> bool:
+    """Devices reach the host over NVLink-C2C, not over a slot of PCIe."""
+    return kind.accelerator.name in _C2C_GB_PER_S
+
+
+def _link(up: ScaleUp) -> Link:
+    return Link(
+        latency_s=round(up.hop_us * 1e-6, 12),
+        bandwidth=up.gb_per_s * GIGA,
+        efficiency=up.efficiency,
+        origin=Origin(evidence=up.evidence, reference=up.reference),
+    )
+
+
 def _host(name: str, row: NodeRow) -> Host:
     gb_per_s = PCIE_GB_PER_S.get(row.pcie) or _C2C_GB_PER_S[name]
     kind = f"PCIe {row.pcie} x16" if row.pcie else "NVLink-C2C, one device's share"
@@ -192,12 +222,7 @@ def node_of(accelerator: Accelerator) -> NodeKind:
         accelerator=accelerator,
         num_devices=row.num_devices,
         island=row.island,
-        scale_up=Link(
-            latency_s=round(up.hop_us * 1e-6, 12),
-            bandwidth=up.gb_per_s * GIGA,
-            efficiency=up.efficiency,
-            origin=Origin(evidence=up.evidence, reference=up.reference),
-        ),
+        scale_up=_link(up),
         nics=nics,
         nic=network_card(
             gbit_per_s=row.network_gbit_per_s * row.num_devices / nics,

@@ -95,7 +95,7 @@ NVIDIA_SMALL: Final = (
         reference="NVIDIA RTX Blackwell white paper, fp32 accumulation, from memory",
     ),
     _ampere(
-        "rtx-pro-6000 rtx-pro-6000-server rtx-pro-6000-blackwell",
+        "rtx-pro-6000 rtx-pro-6000-server rtx-pro-6000-blackwell rtx-pro-6000-blackwell-server-edition",
         memory_gib=94.97,
         bandwidth=1597,
         peaks=tensor_cores(bf16=467.8, fp16=467.8, fp8=935.6, fp4=1871.2, tf32=233.9, fp32=117),

@@ -1,0 +1,88 @@
+"""``shardwright cluster read`` and ``cluster show``: a cluster from what people have of theirs, and what one looks like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardwright.api.clusters import ALL_FORMATS, read_cluster, show_cluster
+from shardwright.cli import flags, screen
+from shardwright.cli.command import verbs
+from shardwright.errors import UsageError
+from shardwright.files.text import to_text
+from shardwright.report.cluster_picture import cluster_document
+from shardwright.report.cluster_read import read_document, render_read
+from shardwright.report.cluster_svg import cluster_page, cluster_svg
+from shardwright.report.cluster_text import ClusterText
+
+_DRAWN = {".svg": cluster_svg, ".html": cluster_page}
+
+
+def read(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help=f"Files of one cluster: {', '.join(one.name for one in ALL_FORMATS)}.")
+    ],
+    *,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=0, help="Number of nodes, where no file lists them; 0 means one.")] = 0,
+    accelerator: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accelerator",
+            metavar="NAME",
+            help="Accelerator or instance of nodes whose files do not say; WORD=NAME for those that a file calls WORD. Repeatable.",
+        ),
+    ] = None,
+    link: Annotated[
+        list[str] | None,
+        typer.Option("--link", metavar="A~B=GBPS/MS", help="Link of two zones, e.g. east~west=25gbps/60ms. Repeatable."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Cluster file (YAML) to write.")] = None,
+    as_json: flags.AsJson = False,
+    quiet: flags.Quiet = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Read a cluster from what other programs say of it, as a cluster file to plan with: what was found, where it stands, and what had to
+    be assumed. Several files complement each other; where they contradict each other, nothing is read.
+    """
+    screen.check_writable(output)
+    with screen.progress(quiet=quiet or as_json, doing="read"):
+        found = read_cluster(files, accelerators=accelerator or (), nodes=nodes, links=link or ())
+    if output is not None:
+        screen.save(output, found.text)
+    if as_json:
+        screen.write(to_text(read_document(found)))
+    elif quiet:
+        screen.write(f"{found.cluster.described()}\n")
+    else:
+        screen.show(render_read(found))
+        if output is None:
+            screen.note("-o cluster.yaml writes the cluster file that this comes to")
+
+
+def show(
+    cluster: flags.Cluster,
+    *,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Picture to write: .svg or .html.")] = None,
+    as_json: flags.AsJson = False,
+    quiet: flags.Quiet = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Draw CLUSTER as the planner sees it: tiers of switches, nodes, scale-up islands, links and what they carry."""
+    screen.check_writable(output)
+    drawn = _DRAWN.get(output.suffix.lower()) if output is not None else None
+    if output is not None and drawn is None:
+        raise UsageError(f"cannot draw {output.name[:60]!r}", hint="-o picture.svg, or picture.html")
+    picture = show_cluster(cluster)
+    if output is not None and drawn is not None:
+        screen.save(output, drawn(picture))
+    if as_json:
+        screen.write(to_text(cluster_document(picture)))
+    elif quiet:
+        screen.write(f"{picture.cluster.described()}\n")
+    elif output is None:
+        screen.show(ClusterText(picture=picture))
+
+
+main = verbs({"read": read, "show": show}, name="cluster", about="Read a cluster from files that people have of theirs, or draw one.")

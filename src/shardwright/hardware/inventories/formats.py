@@ -1,0 +1,60 @@
+"""Which format a text has, by what stands in it, and its reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from shardwright.errors import ClusterError
+from shardwright.hardware.inventories.inventory import Inventory
+from shardwright.hardware.inventories.kubernetes_nodes import is_kubernetes, read_kubernetes_nodes
+from shardwright.hardware.inventories.nccl_xml import is_nccl_xml, read_nccl_xml
+from shardwright.hardware.inventories.slurm_nodes import is_slurm_nodes, read_slurm_nodes
+from shardwright.hardware.inventories.slurm_topology import is_slurm_topology, read_slurm_topology
+from shardwright.hardware.inventories.text import checked_text, read_bounded
+from shardwright.hardware.inventories.topo_matrix import is_topo_matrix, read_topo_matrix
+
+
+class Reader(Protocol):
+    """From a text, and the name it has in messages, to what it says."""
+
+    def __call__(self, text: str, *, name: str) -> Inventory:
+        """Raises ClusterError: the text has not the form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: what it is called, whether a text may have it, and its reader."""
+
+    name: str
+    found_in: Callable[[str], bool]
+    read: Reader
+
+
+FORMATS: Final = (
+    Format("NCCL topology", is_nccl_xml, read_nccl_xml),
+    Format("Kubernetes nodes", is_kubernetes, read_kubernetes_nodes),
+    Format("nvidia-smi topo -m", is_topo_matrix, read_topo_matrix),
+    Format("Slurm nodes", is_slurm_nodes, read_slurm_nodes),
+    Format("Slurm topology", is_slurm_topology, read_slurm_topology),
+)
+
+
+def read_inventory(text: str, *, name: str, formats: tuple[Format, ...] = FORMATS) -> Inventory:
+    """What a text says, in the first of the formats that it may have.
+
+    Raises:
+        ClusterError: it has none, or has not the form that it begins with.
+    """
+    checked_text(text, name=name)
+    found = next((one for one in formats if one.found_in(text)), None)
+    if found is None:
+        raise ClusterError(f"{name} has no form that is read", hint="; ".join(one.name for one in formats))
+    return found.read(text, name=name)
+
+
+def read_inventory_file(path: Path, *, formats: tuple[Format, ...] = FORMATS) -> Inventory:
+    """What a file says; see `read_inventory`."""
+    return read_inventory(read_bounded(path), name=path.name[-80:], formats=formats)

@@ -1,0 +1,70 @@
+"""XML as elements with their lines, up to a bound; documents that define entities, or have a DTD at all, are refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+from xml.parsers import expat
+
+from shardwright.errors import ClusterError
+
+MAX_DEPTH: Final = 64
+MAX_ELEMENTS: Final = 20_000
+MAX_ATTRIBUTE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Element:
+    """An element: its name, attributes, elements inside, and the line that it begins in."""
+
+    name: str
+    attributes: dict[str, str]
+    line: int
+    inside: list[Element] = field(default_factory=list)
+
+    def get(self, attribute: str) -> str:
+        """An attribute; empty where it lacks."""
+        return self.attributes.get(attribute, "").strip()
+
+
+def parse_xml(text: str, *, name: str) -> Element:
+    """The outermost element of an XML text: at most 20,000 elements, 64 levels, 4,096 characters an attribute, and no DTD.
+
+    Raises:
+        ClusterError: it is none, or is larger.
+    """
+    parser = expat.ParserCreate("utf-8")
+    parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
+    open_elements: list[Element] = []
+    roots: list[Element] = []
+    count = 0
+
+    def refuse(*_: Any) -> None:
+        raise ClusterError(f"{name}:{parser.CurrentLineNumber}: a document type", hint="entities are not expanded; take the DTD out")
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal count
+        count += 1
+        where = f"{name}:{parser.CurrentLineNumber}"
+        if count > MAX_ELEMENTS or len(open_elements) >= MAX_DEPTH:
+            raise ClusterError(f"{where}: too many elements", hint=f"at most {MAX_ELEMENTS}, {MAX_DEPTH} levels deep")
+        if len(tag) > MAX_ATTRIBUTE or any(len(key) + len(value) > MAX_ATTRIBUTE for key, value in attributes.items()):
+            raise ClusterError(f"{where}: an attribute is too long", hint=f"at most {MAX_ATTRIBUTE} characters")
+        element = Element(name=tag, attributes=attributes, line=parser.CurrentLineNumber)
+        (open_elements[-1].inside if open_elements else roots).append(element)
+        open_elements.append(element)
+
+    def end(_: str) -> None:
+        open_elements.pop()
+
+    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    try:
+        parser.Parse(text.encode("utf-8"), True)
+    except expat.ExpatError as error:
+        raise ClusterError(f"{name}:{error.lineno}: {expat.ErrorString(error.code)}", hint="an XML file") from None
+    except (ValueError, LookupError) as error:
+        if isinstance(error, ClusterError):
+            raise
+        raise ClusterError(f"{name} is no XML text", hint="save it as UTF-8") from None
+    return roots[0]

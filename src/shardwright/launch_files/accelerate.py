@@ -1,0 +1,162 @@
+"""Hugging Face Accelerate's YAML.
+
+Source of names and defaults: Accelerate 1.15.0, commands/config/config_args.py, utils/dataclasses.py (FullyShardedDataParallelPlugin,
+DeepSpeedPlugin) and parallelism_config.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.launch_files.deepspeed import DEEPSPEED
+from shardwright.launch_files.deepspeed import IGNORED as OF_DEEPSPEED
+from shardwright.launch_files.degrees import launch_of, replicas
+from shardwright.launch_files.launch import Launch, Verdict, Written, by_name, count
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.arguments import Arguments
+from shardwright.strategy.grid.axes import Grid, Recompute
+
+_DEGREES: Final = "parallelism-config.parallelism-config-"
+UNDERSTOOD: Final = MappingProxyType(
+    {
+        "distributed-type": "FSDP, DeepSpeed or replicas",
+        "mixed-precision": "number format",
+        "num-processes": "devices",
+        "fsdp-config.fsdp-reshard-after-forward": "stage of ZeRO",
+        "fsdp-config.fsdp-sharding-strategy": "stage of ZeRO",
+        "fsdp-config.fsdp-offload-params": "states in host memory",
+        "fsdp-config.fsdp-activation-checkpointing": "recompute",
+        f"{_DEGREES}dp-replicate-size": "replicas of shards",
+        f"{_DEGREES}dp-shard-size": "members of a sharding group",
+        f"{_DEGREES}tp-size": "tp",
+        f"{_DEGREES}cp-size": "cp",
+        f"{_DEGREES}cp-comm-strategy": "ring or gather of cp",
+        f"{_DEGREES}sp-size": "cp, by trading heads",
+        "gradient-accumulation-steps": "microbatches of a step",
+        "deepspeed-config.zero-stage": "stage of ZeRO",
+        "deepspeed-config.gradient-accumulation-steps": "microbatches of a step",
+        "deepspeed-config.offload-optimizer-device": "optimizer states in host memory",
+        "per-device-train-batch-size": "samples of a microbatch",
+        "max-seq-length": "tokens of a sample",
+        "gradient-checkpointing": "recompute=full",
+        "dynamo-config.dynamo-backend": "sets kernels",
+    }
+)
+IGNORED: Final = MappingProxyType(
+    {
+        **OF_DEEPSPEED,
+        **by_name(
+            {
+                "how it starts": "compute-environment debug downcast-bf16 machine-rank main-training-function num-machines rdzv-backend "
+                "same-network use-cpu tpu-* main-process-* enable-cpu-affinity gpu-ids dynamo-config.* deepspeed-config.* "
+                f"{_DEGREES}*",
+                "checkpoints": "fsdp-config.fsdp-state-dict-type fsdp-config.fsdp-cpu-ram-efficient-loading",
+                "how it shards": "fsdp-config.fsdp-version fsdp-config.fsdp-use-orig-params fsdp-config.fsdp-sync-module-states",
+                "a layer is a unit": "fsdp-config.fsdp-auto-wrap-policy fsdp-config.fsdp-transformer-layer-cls-to-wrap",
+            }
+        ),
+    }
+)
+UNMODELLED: Final = by_name(
+    {
+        "when parameters are gathered ahead": "fsdp-config.fsdp-backward-prefetch fsdp-config.fsdp-backward-prefetch-policy "
+        "fsdp-config.fsdp-forward-prefetch"
+    }
+)
+_STRATEGIES: Final = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3}
+"""``fsdp_sharding_strategy`` of FSDP 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccelerateReader:
+    """The reader."""
+
+    name: str = "accelerate"
+    runtime: str = "torchtitan-0.2"
+    marks: frozenset[str] = frozenset({"compute-environment", "distributed-type", "num-machines", "mixed-precision", "num-processes"})
+
+    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+        """See `LaunchReader`."""
+        said = written.arguments
+        if said.get("distributed-type", "").upper() == "DEEPSPEED":
+            return _under_deepspeed(written, model=model, devices=devices, runtime=runtime)
+        tp, cp = count(said, f"{_DEGREES}tp-size", 1), count(said, f"{_DEGREES}cp-size", 1)
+        dp = replicas(devices, tp=tp, cp=cp)
+        replicate = count(said, f"{_DEGREES}dp-replicate-size", 1)
+        sharded = said.get("distributed-type", "").upper() == "FSDP"
+        zero = _stage(said) if sharded else 0
+        micro, steps = count(said, "per-device-train-batch-size", 1), count(said, "gradient-accumulation-steps", 1)
+        checkpointed = "true" in (said.get("fsdp-config.fsdp-activation-checkpointing"), said.get("gradient-checkpointing"))
+        grid = Grid(
+            tp=tp,
+            cp=cp,
+            gather=cp > 1 and said.get(f"{_DEGREES}cp-comm-strategy", "allgather") == "allgather",
+            dp=dp,
+            microbatch=micro,
+            zero=zero,
+            shard=dp // replicate * cp if replicate > 1 and zero else 0,
+            recompute=Recompute.FULL if checkpointed else Recompute.NONE,
+            offload=100 if sharded and said.get("fsdp-config.fsdp-offload-params") == "true" else 0,
+        )
+        compiled = said.get("dynamo-config.dynamo-backend", "NO").upper() not in ("NO", "EAGER")
+        return launch_of(
+            written,
+            grid,
+            framework=self.name,
+            runtime=runtime,
+            model=model,
+            seq_len=count(said, "max-seq-length"),
+            global_batch=micro * steps * dp,
+            precision={"no": "fp32", "fp16": "fp16", "fp8": "fp8"}.get(said.get("mixed-precision", "bf16"), "bf16"),
+            understood=UNDERSTOOD,
+            ignored=IGNORED,
+            unmodelled=UNMODELLED,
+            arguments={"compile.enable": "true"} if compiled else {},
+        )
+
+
+ACCELERATE: Final = AccelerateReader()
+
+
+def _stage(said: Arguments) -> int:
+    kept = said.get("fsdp-config.fsdp-reshard-after-forward", "true")
+    # FSDP 1's files have its strategies under either name.
+    strategy = said.get("fsdp-config.fsdp-sharding-strategy", kept).upper()
+    return _STRATEGIES.get(strategy, 2 if kept == "false" else 3)
+
+
+def _under_deepspeed(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """DeepSpeed's own configuration beside the file, or what the file says in its place."""
+    said = dict(written.arguments)
+    for ours, its in (
+        ("deepspeed-config.zero-stage", "zero-optimization.stage"),
+        ("deepspeed-config.gradient-accumulation-steps", "gradient-accumulation-steps"),
+        ("deepspeed-config.offload-optimizer-device", "zero-optimization.offload-optimizer.device"),
+        (f"{_DEGREES}sp-size", "sequence-parallel-size"),
+        (f"{_DEGREES}tp-size", "tensor-parallel.autotp-size"),
+        ("per-device-train-batch-size", "train-micro-batch-size-per-gpu"),
+    ):
+        if ours in said and its not in said:
+            said[its] = said[ours]
+    if said.get("mixed-precision") in ("bf16", "fp16"):
+        said.setdefault(f"{said['mixed-precision']}.enabled", "true")
+    under = DEEPSPEED.runtime if runtime == ACCELERATE.runtime else runtime
+    launch = DEEPSPEED.read(Written(arguments=said, notes=written.notes), model=model, devices=devices, runtime=under)
+    own = launch_of(
+        written,
+        launch.grid,
+        framework="accelerate",
+        runtime=under,
+        model=model,
+        seq_len=0,
+        global_batch=launch.global_batch,
+        precision=launch.precision,
+        understood=UNDERSTOOD,
+        ignored=IGNORED,
+        unmodelled=UNMODELLED,
+    )
+    others = {one.name: one for one in launch.settings if one.name in written.arguments}
+    settings = tuple(others.get(one.name, one) if one.verdict is Verdict.UNKNOWN else one for one in own.settings)
+    return replace(launch, framework="accelerate", settings=settings)

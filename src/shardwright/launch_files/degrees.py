@@ -1,0 +1,101 @@
+"""What readers of several frameworks need: replicas of a launch, options by their flags, the launch put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from shardwright.errors import StrategyError
+from shardwright.launch_files.launch import Launch, Written, judged
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.arguments import Arguments, options_of, parse_arguments
+from shardwright.runtime.options import OF_EXPERTS, ordered
+from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime import Options, Runtime
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.facts import grid_facts, has_experts
+from shardwright.strategy.grid.rules import canonical
+
+
+def replicas(devices: int, **degrees: int) -> int:
+    """Data parallelism that other degrees leave.
+
+    Raises:
+        StrategyError: they do not divide the devices.
+    """
+    each = 1
+    for degree in degrees.values():
+        each *= max(degree, 1)
+    if devices % each:
+        said = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+        raise StrategyError(
+            f"{said} does not divide the {devices} devices of the cluster", hint="the CLUSTER that the launch is for", rule="grid.devices"
+        )
+    return devices // each
+
+
+def own_options(runtime: Runtime, arguments: Arguments) -> Options:
+    """The options that settings set otherwise than the runtime's own value."""
+    found = dict(options_of(runtime, arguments))
+    return ordered(pair for pair in found.items() if pair not in runtime.own)
+
+
+def telling(options: Options, grid: Grid, model: Model) -> Options:
+    """The options that say something of a strategy: of overlaps with what is not there they do not, nor of experts of a model without."""
+    moot = {
+        "tp_overlap": grid.tp == 1 or not grid.sp,
+        "p2p_overlap": grid.vpp == 1,
+        "param_overlap": not grid.zero,
+        **dict.fromkeys(OF_EXPERTS, not has_experts(model)),
+    }
+    return tuple((name, value) for name, value in options if not moot.get(name))
+
+
+def set_by(runtime: Runtime) -> dict[str, str]:
+    """Setting -> what it sets: options of the runtime, by the flags of their values."""
+    return {name: f"sets {offer.option}" for offer in runtime.offers for name in parse_arguments(offer.flag)}
+
+
+def variables_that_set(runtime: Runtime, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables of the environment that set options of a runtime, such as ``CUDA_LAUNCH_BLOCKING``, in the form of arguments."""
+    flags = {name for offer in runtime.offers if offer.flag.partition("=")[0].isupper() for name in parse_arguments(offer.flag)}
+    named = {name.replace("_", "-").lower(): value for name, value in environment.items() if name.isupper()}
+    return {name: value for name, value in named.items() if name in flags}
+
+
+def launch_of(
+    written: Written,
+    grid: Grid,
+    *,
+    framework: str,
+    runtime: str,
+    model: Model,
+    seq_len: int,
+    global_batch: int,
+    precision: str,
+    understood: Mapping[str, str],
+    ignored: Mapping[str, str],
+    unmodelled: Mapping[str, str] | None = None,
+    arguments: Arguments | None = None,
+    notes: tuple[str, ...] = (),
+) -> Launch:
+    """The launch of a strategy that was read, under the options that its settings set.
+
+    Args:
+        arguments: the settings with defaults, by which options are set; None = as they were written.
+    """
+    base = load_runtime(runtime)
+    facts = grid_facts(model, devices=grid.devices, global_batch=global_batch or grid.dp * grid.microbatch, seq_len=seq_len or 1)
+    grid = canonical(grid, facts=facts)
+    options = telling(own_options(base, written.arguments if arguments is None else arguments), grid, model)
+    return Launch(
+        framework=framework,
+        runtime=runtime,
+        grid=replace(grid, options=options),
+        seq_len=seq_len,
+        global_batch=global_batch,
+        precision=precision,
+        dropout=False,
+        settings=tuple(judged(written.arguments, understood={**set_by(base), **understood}, ignored=ignored, unmodelled=unmodelled)),
+        notes=(*written.notes, *notes),
+    )

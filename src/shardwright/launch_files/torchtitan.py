@@ -1,0 +1,206 @@
+"""torchtitan's configurations: Python (0.3), TOML (before) or arguments.
+
+Source of names and defaults: torchtitan 0.3.0, config/configs.py and distributed/pipeline_parallel.py; of 0.1 and 0.2
+config/job_config.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.errors import DataError, ShardwrightError
+from shardwright.export.torchtitan import SCHEDULES
+from shardwright.launch_files.degrees import launch_of, replicas
+from shardwright.launch_files.launch import ORDER, Launch, Written, by_name, count
+from shardwright.model.ir.graph import Model
+from shardwright.program.orders.pytorch_csv import schedule_csv
+from shardwright.runtime.arguments import Arguments
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.facts import num_layers
+from shardwright.strategy.grid.schedules import GRID_SCHEDULES
+from shardwright.strategy.plan.order import Named
+
+_SECTIONS: Final = MappingProxyType(
+    {
+        "parallelismconfig.": "parallelism.",
+        "trainingconfig.": "training.",
+        "compileconfig.": "compile.",
+        "config.activation-checkpoint": "activation-checkpoint.mode",
+        "experimental.": "parallelism.",
+        "training.batch-size": "training.local-batch-size",
+        "training.compile": "compile.enable",
+        "training.tensor-parallel-degree": "parallelism.tensor-parallel-degree",
+        "training.data-parallel-": "parallelism.data-parallel-",
+    }
+)
+"""How a section begins in Python and in older files -> its name."""
+_P: Final = "parallelism."
+UNDERSTOOD: Final = MappingProxyType(
+    {
+        f"{_P}data-parallel-replicate-degree": "replicas of shards",
+        f"{_P}data-parallel-shard-degree": "members of a sharding group",
+        f"{_P}fsdp-reshard-after-forward": "zero 2 or 3",
+        f"{_P}tensor-parallel-degree": "tp",
+        f"{_P}enable-sequence-parallel": "sp",
+        f"{_P}context-parallel-degree": "cp",
+        f"{_P}context-parallel-rotate-method": "ring or gather of cp",
+        f"{_P}expert-parallel-degree": "ep",
+        f"{_P}pipeline-parallel-degree": "pp",
+        f"{_P}pipeline-parallel-schedule": "schedule",
+        f"{_P}pipeline-parallel-schedule-csv": "order of the pipeline",
+        f"{_P}pipeline-parallel-microbatch-size": "samples of a microbatch",
+        f"{_P}pipeline-parallel-layers-per-stage": "vpp",
+        f"{_P}pipeline-parallel-first-stage-less-layers": "layers of the first stage",
+        f"{_P}pipeline-parallel-last-stage-less-layers": "layers of the last stage",
+        f"{_P}module-fqns-per-model-part": "layers of each chunk",
+        "training.seq-len": "tokens of a sample",
+        "training.global-batch-size": "samples of a step",
+        "training.local-batch-size": "samples of a replica",
+        "activation-checkpoint.mode": "recompute",
+        "compile.enable-async-tensor-parallel": "sets tp_overlap",
+        "model.converters": "products in 8 bits",
+        ORDER: "order of the pipeline",
+    }
+)
+IGNORED: Final = by_name(
+    {
+        "how fast is learnt": "optimizer.* lr-scheduler.* training.steps training.max-norm default-adamw.*",
+        "what is logged, how it starts": "metrics.* profiling.* profiler.* comm.* debug.* job.* validation.*",
+        "checkpoints": "checkpoint.* checkpointconfig.* fault-tolerance.*",
+        "the model's, and data": "model.* config.* tokenizer.* training.dataset* dataloader.* hf-assets-path",
+        "how it runs": "training.seed training.deterministic training.gc-freq training.disable-cuda-graphs training.enable-cpu-offload "
+        "compile.components activation-checkpoint.* module config memory-estimation.* quantize.* module.* loss.*",
+        "which products, and when scales are made": "float8.filter-fqns float8.precompute-float8-dynamic-scale-for-fsdp",
+    }
+)
+_NAMES: Final = {name.lower(): ours for ours, name in SCHEDULES.items()}
+_SINGLE: Final = ("1f1b", "gpipe")
+"""Schedules of one chunk a rank; others have two where nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchtitanReader:
+    """The reader."""
+
+    name: str = "torchtitan"
+    runtime: str = "torchtitan-0.2"
+    marks: frozenset[str] = frozenset(
+        f"{section}{name}"
+        for section in (_P, "parallelismconfig.")
+        for name in ("tensor-parallel-degree", "data-parallel-shard-degree", "pipeline-parallel-degree", "data-parallel-replicate-degree")
+    )
+
+    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+        """See `LaunchReader`."""
+        written = replace(written, arguments=dict(_canonical(written.arguments)))
+        said = written.arguments
+        tp, pp, cp = (count(said, f"{_P}{axis}-parallel-degree", 1) for axis in ("tensor", "pipeline", "context"))
+        dp = replicas(devices, tp=tp, pp=pp, cp=cp)
+        replicate, sharded = count(said, f"{_P}data-parallel-replicate-degree", 1), said.get(f"{_P}data-parallel-shard-degree", "-1")
+        # Without a degree the rest is sharded over; with one of 1 all are replicas.
+        shard = dp // max(replicate, 1) if sharded.startswith("-") else count(said, f"{_P}data-parallel-shard-degree")
+        local = count(said, "training.local-batch-size", 1)
+        grid = Grid(
+            tp=tp,
+            sp=tp > 1 and said.get(f"{_P}enable-sequence-parallel", "true") == "true",
+            cp=cp,
+            gather=cp > 1 and said.get(f"{_P}context-parallel-rotate-method") == "allgather",
+            ep=count(said, f"{_P}expert-parallel-degree", 1),
+            dp=dp,
+            pp=pp,
+            microbatch=count(said, f"{_P}pipeline-parallel-microbatch-size", 1) if pp > 1 else local,
+            zero=_stage(said, pp) if shard * cp > 1 else 0,
+            shard=shard * cp if shard < dp and shard * cp > 1 else 0,
+            recompute=_recompute(said),
+        )
+        batch = said.get("training.global-batch-size", "-1")
+        samples = local * dp if batch.startswith("-") else count(said, "training.global-batch-size")
+        if pp > 1:
+            grid = _pipelined(said, grid, model=model, batch=samples)
+        return launch_of(
+            written,
+            grid,
+            framework=self.name,
+            runtime=runtime,
+            model=model,
+            seq_len=count(said, "training.seq-len"),
+            global_batch=samples,
+            precision="fp8" if "float8" in said.get("model.converters", "") else "bf16",
+            understood=UNDERSTOOD,
+            ignored=IGNORED,
+            arguments=_options(said),
+        )
+
+
+TORCHTITAN: Final = TorchtitanReader()
+
+
+def _canonical(arguments: Arguments) -> Iterator[tuple[str, str]]:
+    for name, value in arguments.items():
+        before = next((one for one in _SECTIONS if name.startswith(one)), "")
+        yield _SECTIONS.get(before, "") + name.removeprefix(before), value
+
+
+def _options(said: Arguments) -> Mapping[str, str]:
+    """Settings as arguments, with the names by which options are set."""
+    renamed = {"compile.enable-async-tensor-parallel": f"{_P}enable-async-tensor-parallel"}
+    return {renamed.get(name, name): value for name, value in said.items() if value.lower() not in ("false", "none")}
+
+
+def _stage(said: Arguments, pp: int) -> int:
+    kept = said.get(f"{_P}fsdp-reshard-after-forward", "default").lower()
+    # By default parameters stay gathered under a pipeline.
+    return {"always": 3, "never": 2}.get(kept, 2 if pp > 1 else 3)
+
+
+def _recompute(said: Arguments) -> Recompute:
+    mode = said.get("activation-checkpoint.mode", "selective").lower()
+    return next((kind for kind in (Recompute.FULL, Recompute.SELECTIVE) if kind.value in mode), Recompute.NONE)
+
+
+def _pipelined(said: Arguments, grid: Grid, *, model: Model, batch: int) -> Grid:
+    """The grid with its schedule, and the layers of each chunk as torchtitan cuts a model."""
+    name = said.get(f"{_P}pipeline-parallel-schedule", "Interleaved1F1B").lower()
+    layers = num_layers(model)
+    listed = re.findall(r"\[[^\[\]]*\]", said.get(f"{_P}module-fqns-per-model-part", ""))
+    if listed:
+        chunks = tuple(len(re.findall(r"layers\.\d+", part)) for part in listed)
+    else:
+        first, last = (count(said, f"{_P}pipeline-parallel-{end}-stage-less-layers", 1) for end in ("first", "last"))
+        each = count(said, f"{_P}pipeline-parallel-layers-per-stage")
+        stages = -(-(layers + first + last) // each) if each else grid.pp * (1 if name in _SINGLE else 2)
+        size, more = divmod(layers + first + last, stages)
+        sizes = [size + (place < more) for place in range(stages)]
+        chunks = (sizes[0] - first, *sizes[1:-1], sizes[-1] - last)
+    if sum(chunks) != layers or len(chunks) % grid.pp:
+        raise DataError(
+            f"stages of {', '.join(map(str, chunks))[:60]} layers, MODEL has {layers} for pp {grid.pp}", hint="the MODEL of the launch"
+        )
+    cut = replace(grid, vpp=len(chunks) // grid.pp, layers=chunks)
+    if ORDER in said:
+        return _of_table(said[ORDER], cut, model=model, batch=batch)
+    if name not in _NAMES:
+        raise DataError(f"the schedule {name[:40]} is not known here", hint=f"{', '.join(SCHEDULES.values())}; or with its table")
+    return replace(cut, schedule=_NAMES[name])
+
+
+def _of_table(rows: str, grid: Grid, *, model: Model, batch: int) -> Grid:
+    """The grid under the schedule whose table it is.
+
+    Raises:
+        DataError: it is of none that has a name.
+    """
+    for name in GRID_SCHEDULES:
+        try:
+            found = replace(grid, schedule=name)
+            plan = plan_of(found, model=model, global_batch=batch)
+            if isinstance(plan.orders[0], Named) and schedule_csv(plan).split() == rows.split():
+                return found
+        except (ShardwrightError, AssertionError, ValueError):
+            continue
+    raise DataError("the table of the pipeline's order is of no schedule that has a name here", hint="shardwright catalog schedules")

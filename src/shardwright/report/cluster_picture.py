@@ -1,0 +1,211 @@
+"""A cluster as a tree: the network from its widest tier down, nodes, their scale-up islands and links.
+
+Units that are alike and side by side are one branch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final
+
+from shardwright.hardware.cluster import Cluster, NodeGroup, NodeKind, Tier
+from shardwright.hardware.graph import Units, group_ends, levels_of, units_of
+from shardwright.hardware.zones import ZoneLink
+from shardwright.units import BITS_PER_BYTE, GIB, GIGA, MILLI, format_bytes, format_percent, format_seconds
+
+MOST_BRANCHES: Final = 64
+"""Branches of one unit that are told apart; the devices of the others are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """Units side by side that are alike.
+
+    Args:
+        title: of one. count: how many. lines: what is said of it. inside: what it holds, in the order of devices. level: 0 = nodes.
+    """
+
+    title: str
+    count: int
+    level: int
+    lines: tuple[str, ...] = ()
+    inside: tuple[Branch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPicture:
+    """A cluster: what it is called, its tree, and the links of its zones."""
+
+    cluster: Cluster
+    tree: Branch
+    links: tuple[str, ...]
+
+
+def cluster_picture(cluster: Cluster) -> ClusterPicture:
+    """The tree of a cluster, as the planner sees it: its levels are those of `hardware.graph`."""
+    units = units_of(cluster)
+    tree = _unit(cluster, units, len(units) - 1, 0, cluster.num_devices)
+    return ClusterPicture(cluster=cluster, tree=tree, links=tuple(map(_zone_link, cluster.links)))
+
+
+def _unit(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, end: int) -> Branch:
+    """The unit of a level that holds the devices from `start` up to `end`."""
+    groups = _of(cluster, start, end)
+    inside = (
+        _inside(cluster, units, level - 1, start, end) if level > 1 else [one for _, group, most in groups for one in _nodes(group, most)]
+    )
+    if len(inside) > MOST_BRANCHES:
+        inside[MOST_BRANCHES:] = [Branch(title=f".. {len(inside) - MOST_BRANCHES} more, which differ", count=1, level=0)]
+    zones = tuple(dict.fromkeys(group.zone for _, group, _ in groups if group.zone))
+    where = f" in {zones[0]}" if len(zones) == 1 else ""
+    tiers = [levels_of(cluster, number)[level] for number, _, _ in groups] if level else []
+    name = tiers[0].name if tiers else "cluster"
+    return Branch(
+        title=f"{name} of {end - start:,} devices{where}", count=1, level=level, lines=_tier_lines(cluster, tiers), inside=tuple(inside)
+    )
+
+
+def _tier_lines(cluster: Cluster, tiers: Sequence[Tier]) -> tuple[str, ...]:
+    """What a device sends over a tier, of the slowest and the fastest kind of node."""
+    if not tiers:
+        return ()
+    rates = sorted(tier.bandwidth / GIGA for tier in tiers)
+    rate = " to ".join(dict.fromkeys(f"{rate:.4g}" for rate in (rates[0], rates[-1])))
+    fabric = next((one for one in cluster.fabric if one.name == tiers[0].name), None)
+    rails = ", rail-optimised" if fabric is not None and fabric.rails else ""
+    ratio = f", oversubscribed {fabric.oversubscription:.4g}:1" if fabric is not None and fabric.oversubscription > 1 else ""
+    return (f"{rate} GB/s a device, {format_seconds(max(tier.latency_s for tier in tiers))} a message{rails}{ratio}",)
+
+
+def _inside(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, end: int) -> list[Branch]:
+    """Units of a level, those that are alike and neighbours together."""
+    found: list[Branch] = []
+    at, below = start, units[level]
+    while at < end:
+        run = bisect_right(below.first, at) - 1
+        border = min([end, *below.first[run + 1 : run + 2]])
+        size = min(below.size[run], border - at)
+        # Units that lie in one group of nodes are made once for all of them.
+        alike = max((min(border, next(last for last in group_ends(cluster) if last > at)) - at) // size, 1)
+        branch = _unit(cluster, units, level, at, at + size)
+        at += alike * size
+        if found and replace(found[-1], count=1) == branch:
+            alike += found.pop().count
+        found.append(replace(branch, count=alike))
+    return found
+
+
+def _of(cluster: Cluster, start: int, end: int) -> list[tuple[int, NodeGroup, int]]:
+    """Groups of nodes that have devices from `start` up to `end`: number, group, and how many of its devices."""
+    firsts = (0, *group_ends(cluster))
+    counts = [min(end, last) - max(start, first) for first, last in pairwise(firsts)]
+    return [(number, cluster.groups[number], count) for number, count in enumerate(counts) if count > 0]
+
+
+def _nodes(group: NodeGroup, devices: int) -> list[Branch]:
+    """Nodes of a group that have so many devices, with their links; where islands are larger than nodes, inside their islands."""
+    kind = group.kind
+    size, nic = min(kind.island, devices), kind.nic
+    cards = "1 NIC" if kind.nics == 1 else f"{kind.nics} NICs"
+    lines = (
+        f"{cards} of {nic.bandwidth * BITS_PER_BYTE / GIGA:.4g} Gb/s, {_reached(nic.efficiency)}, {format_seconds(nic.latency_s)}",
+        f"host of {format_bytes(kind.host.memory_bytes)}, {kind.host.pcie.bandwidth / GIGA:.4g} GB/s a device",
+        *((f"{group.price:.4g} $ a device and hour",) if group.price else ()),
+    )
+    node = Branch(
+        title=f"node of {kind.num_devices} {kind.accelerator.name}", count=max(devices // kind.num_devices, 1), level=0, lines=lines
+    )
+    if size <= kind.num_devices:
+        return [replace(node, lines=(_island(kind, size), *lines))]
+    parts = [(size, devices // size), (devices % size, 1)]
+    return [
+        Branch(
+            title=f"scale-up domain of {part:,} devices",
+            count=count,
+            level=0,
+            lines=(_island(kind, part),),
+            inside=(replace(node, count=max(part // kind.num_devices, 1)),),
+        )
+        for part, count in parts
+        if part
+    ]
+
+
+def _island(kind: NodeKind, size: int) -> str:
+    """A device's link in an island."""
+    up = kind.scale_up
+    reduces = ", its switch reduces" if kind.in_network_reduction else ""
+    said = f"{up.bandwidth / GIGA:.4g} GB/s a device, {_reached(up.efficiency)}, {format_seconds(up.latency_s)}{reduces}"
+    return f"island of {size} devices: {said}" if size > 1 else "every device alone"
+
+
+def _reached(efficiency: float) -> str:
+    return f"{format_percent(efficiency, digits=0)} reached"
+
+
+def _zone_link(one: ZoneLink) -> str:
+    """A link of zones in words."""
+    price = f", {one.egress:.4g} $ a gigabyte that leaves" if one.egress else ""
+    rate = one.link.achieved * BITS_PER_BYTE / GIGA
+    return f"{one.source} to {one.target}: {rate:.4g} Gb/s a node, {format_seconds(one.link.latency_s)}{price}"
+
+
+def cluster_document(picture: ClusterPicture) -> dict[str, Any]:
+    """A cluster for programs: its nodes, tiers and links with their numbers, and the tree."""
+    cluster = picture.cluster
+    return {
+        "name": cluster.expression,
+        "devices": cluster.num_devices,
+        "nodes": [_group_document(group) for group in cluster.groups],
+        "tiers": [
+            {
+                "name": tier.name,
+                "devices": tier.num_devices or cluster.num_devices,
+                "oversubscription": tier.oversubscription,
+                "rails": tier.rails,
+            }
+            for tier in cluster.network
+        ],
+        "links": [
+            {
+                "source": one.source,
+                "target": one.target,
+                "gbit_per_s_a_node": one.link.achieved * BITS_PER_BYTE / GIGA,
+                "latency_ms": one.link.latency_s / MILLI,
+                "egress_dollars_per_gigabyte": one.egress,
+            }
+            for one in cluster.links
+        ],
+        "tree": _branch_document(picture.tree),
+    }
+
+
+def _group_document(group: NodeGroup) -> dict[str, Any]:
+    kind = group.kind
+    return {
+        "name": kind.name,
+        "accelerator": kind.accelerator.name,
+        "count": group.count,
+        "zone": group.zone,
+        "devices_per_node": kind.num_devices,
+        "island_devices": kind.island,
+        "scale_up_gigabytes_per_s": kind.scale_up.bandwidth / GIGA,
+        "scale_up_efficiency": kind.scale_up.efficiency,
+        "nics": kind.nics,
+        "nic_gbit_per_s": kind.nic.bandwidth * BITS_PER_BYTE / GIGA,
+        "nic_efficiency": kind.nic.efficiency,
+        "host_memory_gib": kind.host.memory_bytes / GIB,
+        "pcie_gigabytes_per_s": kind.host.pcie.bandwidth / GIGA,
+    }
+
+
+def _branch_document(branch: Branch) -> dict[str, Any]:
+    return {
+        "title": branch.title,
+        "count": branch.count,
+        "lines": list(branch.lines),
+        "inside": [_branch_document(one) for one in branch.inside],
+    }
