@@ -92,7 +92,9 @@ def _rule(model: Model, family: Family, run: int, layer: int, name: str) -> tupl
     layers = [r for r in model.runs if r.name.startswith("layers")]
     rules = family.outer
     stem = ""
-    if own.startswith("layers"):
+    if own in family.stacks:
+        rules, stem = family.stacks[own].rules, family.stacks[own].stem.replace("{layer}", str(layer))
+    elif own.startswith("layers"):
         rules, stem = family.layers, family.stem.replace("{layer}", str(layer + sum(r.count for r in model.runs[:run] if r in layers)))
     elif own.startswith("mtp"):
         depth = own.rpartition(".")[2]
@@ -103,7 +105,9 @@ def _rule(model: Model, family: Family, run: int, layer: int, name: str) -> tupl
         raise DataError(
             f"weights of {family.name}: where {own}.{name} stands is not known", hint="train a model of this family from random weights"
         )
-    return rules[name], stem + rules[name].tensor
+    rule = rules[name]
+    alone = rule.alone and all(p.name != f"{name}.1" for o in model.blocks[model.runs[run].block].operators for p in o.parameters)
+    return rule, stem + (rule.alone if alone else rule.tensor)
 
 
 @lru_cache(maxsize=4096)
