@@ -8,7 +8,6 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import nan
@@ -25,7 +24,7 @@ from shardwright.execute.weights.read import open_weights
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface import load_config, model_from_config
 from shardwright.model.ir.graph import Model
-from tests.execute.published_configs import Config, batch_of, in_double, logits_of, randomise, sequences_of
+from tests.execute.published_configs import Config, batch_of, in_double, logits_of, made, sequences_of
 
 TOKENS = 7
 OF_FILES = frozenset(
@@ -154,19 +153,11 @@ def verdict(config: Config, folder: Path) -> Verdict:
 
 
 def _published_loss(config: Config, ids: torch.Tensor, folder: Path) -> tuple[float, Batch]:
-    import transformers
-
-    # Transformers writes into the objects that it is given.
-    rest = {key: deepcopy(value) for key, value in config.items() if key != "architectures"}
-    model_class = getattr(transformers, config["architectures"][0])
     with _silent(), torch.no_grad():
-        published = model_class._from_config(
-            model_class.config_class(**rest), dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
-        )
-        randomise(published)
+        published = made(config)
         batch = batch_of(published, ids)
         with in_double(config["architectures"][0]):
-            logits = logits_of(published.eval(), batch)
+            logits = logits_of(published, batch)
         published.save_pretrained(folder)
     return float(functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())), batch
 

@@ -283,14 +283,13 @@ def in_double(architecture: str) -> Iterator[None]:
         yield
 
 
-def publish(name: str, folder: Path) -> Any:
-    """The model of Transformers with random weights, every one of which counts, in float64; `folder` gets its files."""
+def made(config: Config) -> Any:
+    """The model of Transformers with random weights, every one of which counts, in float64."""
     import transformers
 
-    config = PUBLISHED[name]
-    architecture = config["architectures"][0]
-    model_class = getattr(transformers, architecture)
-    rest = {k: deepcopy(v) for k, v in config.items() if k != "architectures"}
+    model_class = getattr(transformers, config["architectures"][0])
+    # Transformers writes into the objects that it is given.
+    rest = {key: deepcopy(value) for key, value in config.items() if key != "architectures"}
     model = model_class._from_config(
         model_class.config_class(**rest), dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
     )
@@ -300,7 +299,12 @@ def publish(name: str, folder: Path) -> Any:
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.shared.weight))
         model.all_tied_weights_keys.pop("lm_head.weight")
     randomise(model)
-    model.eval()
+    return model.eval()
+
+
+def publish(name: str, folder: Path) -> Any:
+    """The model of a configuration; `folder` gets its files."""
+    model = made(PUBLISHED[name])
     model.save_pretrained(folder)
     return model
 

@@ -165,6 +165,16 @@ def test_unusable_weights_are_refused_with_file_and_tensor(tmp_path: Path) -> No
     assert open_weights(tmp_path, model=model, dtype=torch.float32).files["lm_head.weight"] == ("model.safetensors", "lm_head.weight")
 
 
+def test_a_head_that_is_not_the_embedding_is_refused(tmp_path: Path) -> None:
+    """Transformers keeps the two apart, whatever the configuration says: read as one, the model would be another."""
+    model, tensors, _ = _opened("llama tied", tmp_path)
+    embedding = tensors["model.embed_tokens.weight"]
+    save_file({**tensors, "lm_head.weight": embedding.clone()}, tmp_path / "model.safetensors")
+    assert open_weights(tmp_path, model=model, dtype=torch.float32).files
+    save_file({**tensors, "lm_head.weight": embedding + 1}, tmp_path / "model.safetensors")
+    assert "tensor lm_head.weight is not the embedding" in _refused(tmp_path, model)
+
+
 def test_files_without_prediction_modules_are_refused_with_the_way_out(tmp_path: Path) -> None:
     """As Transformers saves DeepSeek-V3."""
     model, tensors, _ = _opened("deepseek v3 mtp", tmp_path)

@@ -12,16 +12,19 @@ from typing import Any
 import torch
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.shares.parameters import Key, whole_shape
+from shardwright.execute.shares.parameters import Key, origin, whole_shape
 from shardwright.execute.state.initial import InitialValues
 from shardwright.execute.weights.families import CONFIG, family_of
 from shardwright.execute.weights.layout import Patch, Stored, adapters, owned, patches, stored
 from shardwright.execute.weights.rules import Family
 from shardwright.model.families.huggingface import load_config
 from shardwright.model.ir.graph import Model
+from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.layout.layout import Box, count
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+COMPARED = 64
+"""Rows, or some more, of a head that are compared with the embedding."""
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -107,6 +110,7 @@ def open_weights(folder: Path, *, model: Model, dtype: torch.dtype, seed: int = 
                 files[tensor] = _require(
                     folder, family, headers, tensor, place, listed, predictor=model.runs[key[0]].name.startswith("mtp")
                 )
+    _require_tied(folder, model, family, headers)
     return HuggingFaceWeights(
         folder=folder, model=model, family=family, files=files, dtype=dtype, beside=InitialValues(model=model, seed=seed, dtype=dtype)
     )
@@ -142,6 +146,31 @@ def _require(
             f"{folder / found.file}: tensor {name} is stored as {found.dtype}", hint=f"convert it to one of {', '.join(FLOATS)} first"
         )
     return found.file, name
+
+
+def _require_tied(folder: Path, model: Model, family: Family, headers: Mapping[str, _Header]) -> None:
+    """Raise where a file has a head of its own and the model has none: trained apart, every row differs; some are compared."""
+    heads = [(i, run) for i, run in enumerate(model.runs) if run.name == "head"]
+    for number, operator in ((i, o) for i, run in heads for o in model.blocks[run.block].operators):
+        for parameter in (p for p in operator.parameters if p.tied_to and p.klass is ParameterClass.HEAD):
+            keys = (number, 0, operator.name, parameter.name), origin(model, number, 0, operator, parameter).key
+            head, owner = (stored(model, family, key).tensor for key in keys)
+            names = [name if name in headers else name.removeprefix(family.base) for name in (head, owner)]
+            if names[0] not in headers or names[0] == names[1]:
+                continue
+            rows = [_some_rows(folder, headers[name], name) for name in names]
+            if rows[0].shape != rows[1].shape or not torch.equal(*rows):
+                raise DataError(
+                    f"{folder / headers[names[0]].file}: tensor {names[0]} is not the embedding, as the configuration says that it is",
+                    hint=f"write tie_word_embeddings false into {folder / CONFIG}, or leave the tensor out",
+                )
+
+
+def _some_rows(folder: Path, header: _Header, name: str) -> torch.Tensor:
+    """Rows of a tensor, evenly spread over it."""
+    with _opened(folder / header.file) as file:
+        part = file.get_slice(name)
+        return torch.stack([part[row].double() for row in range(0, header.shape[0], max(header.shape[0] // COMPARED, 1))])
 
 
 def _require_model(folder: Path, model: Model) -> None:
