@@ -258,6 +258,7 @@ PUBLISHED: dict[str, Config] = {
     },
     "t5": {**T5, "architectures": ["T5ForConditionalGeneration"]},
     "t5 v1.1": {**T5, "architectures": ["T5ForConditionalGeneration"], "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "mt5": {**T5, "architectures": ["MT5ForConditionalGeneration"]},
     "umt5": {**T5, "architectures": ["UMT5ForConditionalGeneration"]},
     "umt5 untied": {**T5, "architectures": ["UMT5ForConditionalGeneration"], "feed_forward_proj": "gelu", "tie_word_embeddings": False},
     "gemma2": {**GEMMA2, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0},

@@ -300,7 +300,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
                 "decoder": Stack(rules={**t5_layer(2), **T5_CROSS}, stem="decoder.block.{layer}."),
             },
         )
-        for architecture in ("T5ForConditionalGeneration", "UMT5ForConditionalGeneration")
+        for architecture in ("T5ForConditionalGeneration", "MT5ForConditionalGeneration", "UMT5ForConditionalGeneration")
     },
     "GPT2LMHeadModel": Family(
         name="GPT2LMHeadModel",

@@ -136,6 +136,7 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     "HeliumForCausalLM": ClassSettings(eps=1e-8, rope_base=100000.0),
     "Ernie4_5ForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0),
     "T5ForConditionalGeneration": replace(_T5, activation="relu"),
+    "MT5ForConditionalGeneration": replace(_T5, activation="gated-gelu", tied_scaled=False),
     "UMT5ForConditionalGeneration": replace(_T5, activation="gated-gelu"),
 }
 """By architecture. Values as in the configuration classes of Transformers 5 (github.com/huggingface/transformers)."""

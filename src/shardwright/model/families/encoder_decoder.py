@@ -99,17 +99,26 @@ def build_t5(fields: Fields) -> Model:
     Biases of scores by distance are one table for each stack; it is stored by the stack's embedding run, and all its layers read it.
     ``feed_forward_proj`` ``gated-...`` has two input projections. T5 v1.1 has untied logits (``tie_word_embeddings`` false).
     """
-    heads, buckets = _heads(fields), _buckets(fields)
-    tables = [distance_table("position_bias", buckets=buckets, heads=heads)] * 2
-    owners = [f"{block}.position_bias" for block in ("encoder_embed", "embed")]
-    read = [distance_table("core.distances", buckets=buckets, heads=heads, tied_to=owner) for owner in owners]
-    return _two_stacks(fields, tables=tables, read=read, feed_forward="relu")
+    return _of_shared_tables(fields, feed_forward="relu")
+
+
+def build_mt5(fields: Fields) -> Model:
+    """mT5 (`MT5Config`): a T5 v1.1, gated feed-forwards where nothing is written."""
+    return _of_shared_tables(fields, feed_forward="gated-gelu")
 
 
 def build_umt5(fields: Fields) -> Model:
     """UMT5 (`UMT5Config`): a T5 each of whose layers has a table of its own, gated feed-forwards where nothing is written."""
     table = distance_table("core.distances", buckets=_buckets(fields), heads=_heads(fields))
     return _two_stacks(fields, tables=[], read=[table, table], feed_forward="gated-gelu")
+
+
+def _of_shared_tables(fields: Fields, *, feed_forward: str) -> Model:
+    heads, buckets = _heads(fields), _buckets(fields)
+    tables = [distance_table("position_bias", buckets=buckets, heads=heads)] * 2
+    owners = [f"{block}.position_bias" for block in ("encoder_embed", "embed")]
+    read = [distance_table("core.distances", buckets=buckets, heads=heads, tied_to=owner) for owner in owners]
+    return _two_stacks(fields, tables=tables, read=read, feed_forward=feed_forward)
 
 
 def _heads(fields: Fields) -> int:
