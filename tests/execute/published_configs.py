@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -272,15 +273,23 @@ class _Double:
         return torch.float64 if name == "float32" else getattr(torch, name)
 
 
+IN_SINGLE = {
+    "Qwen3NextForCausalLM": "qwen3_next",
+    **{f"{name.upper()}ForConditionalGeneration": name for name in ("t5", "mt5", "umt5")},
+}
+"""Modules of Transformers that compute some things in float32 always: recurrences of gated delta rules, norms of T5."""
+
+
 @contextmanager
 def in_double(architecture: str) -> Iterator[None]:
-    """Transformers computes in float64 what it computes in float32 always: the recurrence of gated delta rules."""
-    if architecture != "Qwen3NextForCausalLM":
+    """Transformers computes in float64 what it computes in float32 always; not the rows of a T5's distances, which are whole numbers."""
+    name = IN_SINGLE.get(architecture, "")
+    if not name:
         yield
         return
-    from transformers.models.qwen3_next import modeling_qwen3_next
-
-    with patch.object(modeling_qwen3_next, "torch", _Double()), patch.object(torch.Tensor, "float", torch.Tensor.double):
+    found = import_module(f"transformers.models.{name}.modeling_{name}")
+    floats = torch.Tensor.double if name == "qwen3_next" else torch.Tensor.float
+    with patch.object(found, "torch", _Double()), patch.object(torch.Tensor, "float", floats):
         yield
 
 
