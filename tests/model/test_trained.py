@@ -69,6 +69,14 @@ def test_without_prediction_modules_it_is_the_model_whose_configuration_has_none
     assert trained(model, "without:mtp frozen:embed") == trained(plain, "frozen:embed")
 
 
+def test_a_table_of_a_stack_is_frozen_where_its_embedding_run_is() -> None:
+    """And with it what its layers read; the words' table is the decoder's too, and is trained."""
+    model = trained(load_model("t5-11b"), "frozen:encoder_embed")
+    of = {f"{b.name}.{p.name}": p.trainable for b in model.blocks for o in b.operators for p in o.parameters}
+    tables = ("encoder_embed.position_bias", "encoder.core.distances", "embed.position_bias", "decoder.core.distances")
+    assert [of[name] for name in (*tables, "encoder_embed.embed.weight")] == [False, False, True, True, True]
+
+
 def outcome(text: str) -> Model | UsageError:
     try:
         return trained(LLAMA, text)

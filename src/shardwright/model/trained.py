@@ -115,10 +115,11 @@ def _block(block: Block, training: Training, owners: frozenset[str]) -> Block:
     """`block` as it is trained; `owners`: frozen parameters, as ``block.parameter``, with which those that are tied to them are frozen."""
 
     def changed(operator: Operator) -> Operator:
-        tied = [p.tied_to for p in operator.parameters if p.tied_to]
-        gone = all(name in owners for name in tied) if tied else _is_named(block, operator, training)
+        named = _is_named(block, operator, training)
+        still = [p.tied_to in owners if p.tied_to else named for p in operator.parameters]
+        gone = all(still) if still else named
         if not training.rank:
-            return frozen(operator) if gone else operator
+            return frozen(operator) if gone else _frozen_in_part(operator, still)
         chosen = operator.kind in LINEAR and {operator.klass.value, operator.name} & set(training.adapted)
         return adapted(frozen(operator), rank=training.rank, source=operator) if chosen and not gone else frozen(operator)
 
@@ -127,13 +128,19 @@ def _block(block: Block, training: Training, owners: frozenset[str]) -> Block:
 
 def frozen(operator: Operator) -> Operator:
     """`operator` without gradients of its parameters; a product then needs its input no more."""
-
-    def base(parameter: Parameter) -> Parameter:
-        klass = ParameterClass.BASE if parameter.klass is ParameterClass.DENSE else parameter.klass
-        return replace(parameter, klass=klass, trainable=False)
-
     keeps = () if operator.kind in LINEAR else operator.keeps
-    return replace(operator, parameters=tuple(map(base, operator.parameters)), keeps=keeps)
+    return replace(operator, parameters=tuple(map(_base, operator.parameters)), keeps=keeps)
+
+
+def _frozen_in_part(operator: Operator, still: list[bool]) -> Operator:
+    """`operator` without gradients of those of its parameters that are frozen, or are tied to such."""
+    pairs = zip(operator.parameters, still, strict=True)
+    return replace(operator, parameters=tuple(_base(p) if gone else p for p, gone in pairs)) if any(still) else operator
+
+
+def _base(parameter: Parameter) -> Parameter:
+    klass = ParameterClass.BASE if parameter.klass is ParameterClass.DENSE else parameter.klass
+    return replace(parameter, klass=klass, trainable=False)
 
 
 def adapted(operator: Operator, *, rank: int, source: Operator) -> Operator:
