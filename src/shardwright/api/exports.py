@@ -10,6 +10,7 @@ from shardwright.errors import OutputError, StrategyError, nearest
 from shardwright.export.exporter import Exporter, ExportFile, Given, Shortfall
 from shardwright.export.registry import TARGETS
 from shardwright.strategy.grid.form import grid_form
+from shardwright.strategy.grid.meshes import Mesh, meshes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +35,12 @@ def export_plan(stored: Stored, *, target: str, allow_lossy: bool = False) -> Ex
     if target not in TARGETS:
         raise StrategyError(f"unknown target {target[:40]!r}", hint=nearest(target[:40], TARGETS), rule="export.target")
     exporter = TARGETS[target]
-    form = grid_form(stored.plan, model=stored.problem.model)
-    if form is None:
+    given = _given(stored, meshes=exporter.stages_differ)
+    if given is None:
+        what = "grids, or pipelines whose stages are each a grid" if exporter.stages_differ else "grids"
         raise StrategyError(
-            f"no grid says this plan, and {target} runs grids", hint="plan without --space joint or mixed", rule="export.grid"
+            f"no grid says this plan, and {target} runs {what}", hint="plan without --space joint or mixed", rule="export.grid"
         )
-    given = Given(name=stored.name, cluster=stored.cluster, problem=stored.problem, plan=stored.plan, grid=form[0], table=form[1])
     found = tuple(exporter.shortfalls(given))
     refused = [one for one in found if not one.instead]
     if refused:
@@ -56,6 +57,19 @@ def exported(exporter: Exporter, given: Given) -> tuple[ExportFile, ...]:
     return () if any(not one.instead for one in exporter.shortfalls(given)) else exporter.files(given)
 
 
+def _given(stored: Stored, *, meshes: bool) -> Given | None:
+    """A plan as it is exported; None where neither a grid says it nor, if these may, meshes of stages do."""
+    form, table = grid_form(stored.plan, model=stored.problem.model) or (None, None)
+    of_stages: tuple[Mesh, ...] = ()
+    if form is None and meshes:
+        form, of_stages = meshes_of(stored.plan, model=stored.problem.model) or (None, ())
+    if form is None:
+        return None
+    return Given(
+        name=stored.name, cluster=stored.cluster, problem=stored.problem, plan=stored.plan, grid=form, table=table, meshes=of_stages
+    )
+
+
 def write_export(export: Export, folder: Path) -> tuple[Path, ...]:
     """Write the files of an export into a folder, which is made where it is not.
 
@@ -66,6 +80,7 @@ def write_export(export: Export, folder: Path) -> tuple[Path, ...]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, file in zip(paths, export.files, strict=True):
+            path.parent.mkdir(exist_ok=True)
             path.write_text(file.text, encoding="utf-8")
     except OSError as error:
         raise OutputError(f"{folder}: {error.strerror or error}", hint="another -o") from error

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.meshes import Mesh
 from shardwright.strategy.plan.order import Table
 from shardwright.strategy.plan.plan import Plan
 
@@ -18,6 +19,7 @@ class Given:
 
     Args:
         name: of the plan, in words. cluster: as asked. grid: that says the plan. table: the plan's own order, where it has no named one.
+        meshes: where its stages have degrees of their own, runs of like ones; the grid is then one of stages as the first.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Given:
     plan: Plan
     grid: Grid
     table: Table | None
+    meshes: tuple[Mesh, ...] = ()
 
     @property
     def chunks(self) -> tuple[int, ...]:
@@ -69,6 +72,10 @@ class Exporter(Protocol):
     @property
     def summary(self) -> str:
         """What is written, in a few words."""
+
+    @property
+    def stages_differ(self) -> bool:
+        """It runs pipelines whose stages have degrees of their own (`Given.meshes`)."""
 
     def shortfalls(self, given: Given) -> Iterator[Shortfall]:
         """All that the target cannot say of the plan."""
