@@ -8,7 +8,6 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import nan
@@ -19,12 +18,13 @@ import torch
 from torch.nn import functional
 
 from shardwright.errors import ShardwrightError
+from shardwright.execute.interpreter.device import Batch
 from shardwright.execute.training.step import run_step, unsplit
 from shardwright.execute.weights.read import open_weights
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface import load_config, model_from_config
 from shardwright.model.ir.graph import Model
-from tests.execute.published_configs import Config, in_double, randomise
+from tests.execute.published_configs import Config, batch_of, in_double, logits_of, made, sequences_of
 
 TOKENS = 7
 OF_FILES = frozenset(
@@ -130,7 +130,7 @@ def verdict(config: Config, folder: Path) -> Verdict:
     """What Transformers and we make of a configuration; `folder` gets its model."""
     ids = torch.randint(0, 6, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
     try:
-        wanted = _published_loss(config, ids, folder)
+        wanted, batch = _published_loss(config, ids, folder)
     except Exception as error:
         return Verdict(ending=Ending.UNMADE, said=repr(error))
     try:
@@ -139,7 +139,7 @@ def verdict(config: Config, folder: Path) -> Verdict:
         refused = [*model.differs, *own.differs, *(f"{name} is not known" for name in own.unread)]
         if refused:
             return Verdict(ending=Ending.REFUSED, said=refused[0], loss=wanted)
-        found = _our_loss(model, ids, folder)
+        found = _our_loss(model, batch, folder)
     except ShardwrightError as error:
         return Verdict(
             ending=Ending.REFUSED, said=error.message.replace(f"{folder / 'config.json'}: ", "").replace(f"{folder}/", ""), loss=wanted
@@ -152,27 +152,19 @@ def verdict(config: Config, folder: Path) -> Verdict:
     return Verdict(ending=Ending.EQUAL, loss=wanted)
 
 
-def _published_loss(config: Config, ids: torch.Tensor, folder: Path) -> float:
-    import transformers
-
-    # Transformers writes into the objects that it is given.
-    rest = {key: deepcopy(value) for key, value in config.items() if key != "architectures"}
-    model_class = getattr(transformers, config["architectures"][0])
+def _published_loss(config: Config, ids: torch.Tensor, folder: Path) -> tuple[float, Batch]:
     with _silent(), torch.no_grad():
-        published = model_class._from_config(
-            model_class.config_class(**rest), dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
-        )
-        randomise(published)
+        published = made(config)
+        batch = batch_of(published, ids)
         with in_double(config["architectures"][0]):
-            logits = published.eval()(input_ids=ids[:, :-1]).logits
+            logits = logits_of(published, batch)
         published.save_pretrained(folder)
-    return float(functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()))
+    return float(functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())), batch
 
 
-def _our_loss(model: Model, ids: torch.Tensor, folder: Path) -> float:
-    job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=2)
+def _our_loss(model: Model, batch: Batch, folder: Path) -> float:
+    job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=2)
     weights = open_weights(folder, model=model, dtype=torch.float64)
-    batch = {"text": ids[:, :-1], "labels": ids[:, 1:]}
     return float(run_step(model, job, unsplit(model, job), batch=batch, source=weights).loss)
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
+
+from shardwright.job.training import SequenceLength
+from shardwright.model.ir.graph import Model
 
 Config = dict[str, Any]
 
@@ -37,6 +41,20 @@ FALCON: Config = {
     "ffn_hidden_size": 20,
     "new_decoder_architecture": False,
 }
+T5: Config = {
+    "d_model": 32,
+    "d_kv": 6,
+    "num_heads": 4,
+    "d_ff": 20,
+    "num_layers": 2,
+    "num_decoder_layers": 2,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 6,
+    "vocab_size": 19,
+    "pad_token_id": 0,
+    "eos_token_id": 0,
+}
+"""An encoder and a decoder; distances of short sequences are beyond those that have a bias each."""
 PUBLISHED: dict[str, Config] = {
     "smollm3": {**PLAIN, "architectures": ["SmolLM3ForCausalLM"], "num_hidden_layers": 4, "tie_word_embeddings": True},
     "smollm3 listed": {
@@ -239,6 +257,11 @@ PUBLISHED: dict[str, Config] = {
         "mamba_expand": 2,
         "mamba_dt_rank": 5,
     },
+    "t5": {**T5, "architectures": ["T5ForConditionalGeneration"]},
+    "t5 v1.1": {**T5, "architectures": ["T5ForConditionalGeneration"], "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "mt5": {**T5, "architectures": ["MT5ForConditionalGeneration"]},
+    "umt5": {**T5, "architectures": ["UMT5ForConditionalGeneration"]},
+    "umt5 untied": {**T5, "architectures": ["UMT5ForConditionalGeneration"], "feed_forward_proj": "gelu", "tie_word_embeddings": False},
     "gemma2": {**GEMMA2, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0},
 }
 
@@ -250,33 +273,69 @@ class _Double:
         return torch.float64 if name == "float32" else getattr(torch, name)
 
 
+IN_SINGLE = {
+    "Qwen3NextForCausalLM": "qwen3_next",
+    **{f"{name.upper()}ForConditionalGeneration": name for name in ("t5", "mt5", "umt5")},
+}
+"""Modules of Transformers that compute some things in float32 always: recurrences of gated delta rules, norms of T5."""
+
+
 @contextmanager
 def in_double(architecture: str) -> Iterator[None]:
-    """Transformers computes in float64 what it computes in float32 always: the recurrence of gated delta rules."""
-    if architecture != "Qwen3NextForCausalLM":
+    """Transformers computes in float64 what it computes in float32 always; not the rows of a T5's distances, which are whole numbers."""
+    name = IN_SINGLE.get(architecture, "")
+    if not name:
         yield
         return
-    from transformers.models.qwen3_next import modeling_qwen3_next
-
-    with patch.object(modeling_qwen3_next, "torch", _Double()), patch.object(torch.Tensor, "float", torch.Tensor.double):
+    found = import_module(f"transformers.models.{name}.modeling_{name}")
+    floats = torch.Tensor.double if name == "qwen3_next" else torch.Tensor.float
+    with patch.object(found, "torch", _Double()), patch.object(torch.Tensor, "float", floats):
         yield
 
 
-def publish(name: str, folder: Path) -> Any:
-    """The model of Transformers with random weights, every one of which counts, in float64; `folder` gets its files."""
+def made(config: Config) -> Any:
+    """The model of Transformers with random weights, every one of which counts, in float64."""
     import transformers
 
-    config = PUBLISHED[name]
-    architecture = config["architectures"][0]
-    model_class = getattr(transformers, architecture)
-    rest = {k: deepcopy(v) for k, v in config.items() if k != "architectures"}
+    model_class = getattr(transformers, config["architectures"][0])
+    # Transformers writes into the objects that it is given.
+    rest = {key: deepcopy(value) for key, value in config.items() if key != "architectures"}
     model = model_class._from_config(
         model_class.config_class(**rest), dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
     )
+    if config.get("tie_word_embeddings") is False and hasattr(model, "shared"):
+        # Its class ties all that it makes, whatever is written, and keeps apart what a file has apart.
+        model.config.tie_word_embeddings = False
+        model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.shared.weight))
+        model.all_tied_weights_keys.pop("lm_head.weight")
     randomise(model)
-    model.eval()
+    return model.eval()
+
+
+def publish(name: str, folder: Path) -> Any:
+    """The model of a configuration; `folder` gets its files."""
+    model = made(PUBLISHED[name])
     model.save_pretrained(folder)
     return model
+
+
+def sequences_of(model: Model, *, tokens: int) -> tuple[SequenceLength, ...]:
+    """A text of so many tokens, and for an encoder two fewer."""
+    names = dict.fromkeys(("text", *(block.sequence for block in model.blocks)))
+    return tuple(SequenceLength(name=name, tokens=tokens - 2 * (name != "text")) for name in names)
+
+
+def batch_of(published: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Tokens and labels of (samples, tokens + 1); an encoder reads them backwards, but for the first three."""
+    others = {"encoder": ids.flip(1)[:, :-3]} if getattr(published.config, "is_encoder_decoder", False) else {}
+    return {"text": ids[:, :-1], "labels": ids[:, 1:], **others}
+
+
+def logits_of(published: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What Transformers' model makes of a batch."""
+    if "encoder" in batch:
+        return published(input_ids=batch["encoder"], decoder_input_ids=batch["text"]).logits
+    return published(input_ids=batch["text"]).logits
 
 
 def randomise(model: Any) -> None:
@@ -288,7 +347,11 @@ def randomise(model: Any) -> None:
             if "A_log" in tensor:
                 drawn = drawn.abs()
             elif parameter.dim() > 1:
-                drawn = drawn if "embed" in tensor or "wte" in tensor or "wpe" in tensor else drawn * parameter.shape[-1] ** -0.5
+                drawn = (
+                    drawn
+                    if "embed" in tensor or "shared" in tensor or "relative" in tensor or "wte" in tensor or "wpe" in tensor
+                    else drawn * parameter.shape[-1] ** -0.5
+                )
             else:
                 drawn = 0.1 * drawn + (1.0 if tensor.endswith("weight") else 0.0)
             parameter.copy_(drawn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import log
 
 import torch
 from torch.nn import functional
@@ -84,6 +85,9 @@ def attention(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
                 scores = a.soft_cap * torch.tanh(scores / a.soft_cap)
             if a.alibi:
                 scores = scores - slope[h] * torch.tensor([abs(t - u) for u in seen], dtype=scores.dtype)
+            if o.biased:
+                table = w[o.parameters[-1].name]
+                scores = scores + table[[_row(t - u, len(table), causal=a.mask is Mask.CAUSAL) for u in seen], h]
             if a.sinks:
                 sink = w[o.parameters[0].name][h].expand(len(scores), 1)
                 p = torch.softmax(torch.cat([scores, sink], -1), -1)[:, :-1]
@@ -92,6 +96,16 @@ def attention(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
             rows.append((p[..., None] * vh[:, seen]).sum(1))
         outputs.append(torch.stack(rows, 1))
     return (torch.cat(outputs, -1),)
+
+
+def _row(distance: int, rows: int, *, causal: bool, reach: float = 128.0) -> int:
+    """Of a table of biases, as Raffel et al. 2020 (arXiv 1910.10683) say it: later keys have the second half of the rows."""
+    if not causal:
+        return _row(abs(distance), rows // 2, causal=True) + (rows // 2 if distance < 0 else 0)
+    near = rows // 2
+    if distance < near:
+        return distance
+    return min(near + int(log(distance / near) / log(reach / near) * (rows - near)), rows - 1)
 
 
 def _sees(a: object, t: int, u: int) -> bool:

@@ -15,6 +15,7 @@ from shardwright.execute.weights.families import FAMILIES
 from shardwright.model.families import settings
 from tests.execute.field_verdicts import all_fields, families, listed, words_of
 from tests.execute.flips import Ending, flips, verdict
+from tests.execute.published_configs import PUBLISHED
 from tests.tiers import in_both, many, random_of
 
 
@@ -41,6 +42,14 @@ def test_other_values_of_fields_end_as_the_page_says(tmp_path: Path, architectur
         kind, _ = words_of(flip, verdict(flip.of(config), tmp_path / str(number)), base.loss)
         # The page has the strongest verdict of a field: any value may be without effect, or not taken.
         assert kind in ("without effect", "not taken") or flip.field in page.get(kind, ()), f"{flip}: {kind}"
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("scaled", [True, False, None])
+def test_what_a_head_reads_is_scaled_as_a_t5_was_trained(tmp_path: Path, tied: bool, scaled: bool | None) -> None:
+    """Its class in Transformers has neither field: one it takes for the other, and writes that."""
+    config = {**PUBLISHED["t5"], "tie_word_embeddings": tied, **({} if scaled is None else {"scale_decoder_outputs": scaled})}
+    assert verdict(config, tmp_path).ending is Ending.EQUAL
 
 
 def test_a_field_that_is_not_read_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

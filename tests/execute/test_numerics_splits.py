@@ -13,6 +13,7 @@ from shardwright.model.blocks.dense import (
     QkNorm,
     attention_operators,
     core_operator,
+    distance_table,
     embedding_block,
     head_block,
     hidden_extent,
@@ -117,20 +118,28 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "alibi": {"alibi": True},
     "values of another width": {"value_dim": 3},
     "many queries a key": {"kv_heads": 1},
+    "distances": {},
+    "distances both ways": {"mask": Mask.FULL},
 }
+
+
+def core_of(variant: str) -> Operator:
+    """A core; of few distances each has a bias of its own."""
+    table = distance_table("core.distances", buckets=6, heads=SHAPE.heads) if "distances" in variant else None
+    return core_operator("core", source="rotary", shape=replace(SHAPE, **VARIANTS[variant]), distances=table)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("positions", [ZIGZAG, THREE])
 @pytest.mark.parametrize("group", ["ring", "gather"])
 def test_core_over_positions(variant: str, positions: Any, group: str) -> None:
-    core = core_operator("core", source="rotary", shape=replace(SHAPE, **VARIANTS[variant]))
+    core = core_of(variant)
     check_split(core, [core.reads], [{}] * len(positions), positions=positions, groups=[group])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_core_by_heads(variant: str) -> None:
-    core = core_operator("core", source="rotary", shape=replace(SHAPE, **VARIANTS[variant]))
+    core = core_of(variant)
     check_split(core, [core.reads], parts(Dim.HEADS, 1, 2, 4))
 
 

@@ -54,6 +54,21 @@ def test_memory_of_which_one_part_is_cut_by_heads() -> None:
     assert_equal(encoder_decoder(layers=1), stages, devices=3)
 
 
+@pytest.mark.parametrize(
+    ("cut", "on", "split"),
+    [
+        ("+embed+decoder:1, decoder:1", "0, 2", "all = t2\n    stream = s2"),
+        (", embed+decoder:1, decoder:1", "0, 1, 2", "all = ."),
+        ("+embed+decoder:2", "0", "all = b2 s2z via ring"),
+        ("+embed+decoder:2", "0", "all = s2 t2 via gather"),
+    ],
+)
+def test_layers_that_share_a_table_of_biases(cut: str, on: str, split: str) -> None:
+    """In one stage or several, by heads and by positions: each has a part of the table's gradient."""
+    stages = f"  stages encoder_embed+encoder:2+encoder_norm{cut}+head on {on}\n    {split}"
+    assert_equal(encoder_decoder(layers=2), stages, devices=4 if split != "all = ." else 3)
+
+
 RECURRENCES = [
     *product(("all = .", "all = s2z via ring"), ("samples 4 in 2 slices 2:1",)),
     *product(("all = s2 via ring", "all = s[2:1]{t2, .+2} via ring"), ("samples 4 in 2",)),

@@ -21,13 +21,13 @@ from shardwright.execute.training.train import member, training
 from shardwright.execute.weights.families import FAMILIES
 from shardwright.execute.weights.read import open_weights
 from shardwright.execute.weights.write import save_weights
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface import load_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parser import parse_plan
-from tests.execute.published_configs import in_double
+from tests.execute.published_configs import batch_of, in_double, logits_of, sequences_of
 from tests.execute.published_families import ALL, first_of_each
 from tests.execute.saved import save
 from tests.execute.trained import train
@@ -45,12 +45,16 @@ FIRST_IN_SINGLE, IN_SINGLE = 1e-5, 1e-4
 
 def split(model: Model) -> Plan:
     """Pipeline, tensor, sequence, expert and data parallelism with sharded states, of two layers on four devices."""
-    layers = sum(run.count for run in model.runs if run.name.startswith("layers"))
+    counts = {run.name: run.count for run in model.runs}
+    layers = sum(count for name, count in counts.items() if name.startswith("layers"))
+    first, last = f"embed+{layers - 1}", "1+head"
+    if "encoder" in counts:
+        first, last = f"encoder_embed+encoder:{counts['encoder']}+encoder_norm+embed+decoder:1", f"decoder:{counts['decoder'] - 1}+head"
     routed = any(o.kind is OperatorKind.ROUTE for block in model.blocks for o in block.operators)
     experts = "    router = s2\n    experts = e2\n" if routed else ""
     return parse_plan(
         f"plan small devices 4\nzero all: all/1/1\nlane main samples {SAMPLES} in 2\n"
-        f"  stages embed+{layers - 1}, 1+head on 0, 2\n    all = t2\n    stream = s2\n{experts}order 1f1b(main)\n"
+        f"  stages {first}, {last} on 0, 2\n    all = t2\n    stream = s2\n{experts}order 1f1b(main)\n"
     )
 
 
@@ -73,7 +77,7 @@ def steps_of(published: Any, batches: list[dict[str, torch.Tensor]]) -> list[flo
 
 
 def loss_of(published: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    return functional.cross_entropy(published(input_ids=batch["text"]).logits.flatten(0, 1), batch["labels"].flatten())
+    return functional.cross_entropy(logits_of(published, batch).flatten(0, 1), batch["labels"].flatten())
 
 
 def opened(folder: Path, architecture: str, *, dtype: torch.dtype = torch.float64) -> Any:
@@ -110,10 +114,10 @@ def test_in_single_precision_they_are_close(tmp_path: Path, name: str) -> None:
     save_weights(source, model=model, config=config, folder=tmp_path / "first", dtype=torch.float32)
     published = opened(tmp_path / "first", architecture, dtype=torch.float32)
     ids = torch.randint(0, model.vocab, (STEPS, SAMPLES, TOKENS + 1), generator=torch.Generator().manual_seed(1))
-    batches = [{"text": one[:, :-1], "labels": one[:, 1:]} for one in ids]
+    batches = [batch_of(published, one) for one in ids]
     wanted = steps_of(published, batches)
 
-    job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=SAMPLES)
+    job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=SAMPLES)
     known = training(model, job, split(model), rule=RULE, dtype=torch.float32)
     weights = open_weights(tmp_path / "first", model=model, dtype=torch.float32)
     members = {device: member(device, known, source=weights) for device in known.devices}
@@ -139,11 +143,11 @@ def test_five_steps_of_a_split_plan_are_those_of_transformers(tmp_path: Path, na
     save_weights(source, model=model, config=config, folder=tmp_path / "first", dtype=torch.float64)
     published = opened(tmp_path / "first", architecture)
     ids = torch.randint(0, model.vocab, (STEPS, SAMPLES, TOKENS + 1), generator=torch.Generator().manual_seed(1))
-    batches = [{"text": one[:, :-1], "labels": one[:, 1:]} for one in ids]
+    batches = [batch_of(published, one) for one in ids]
     with in_double(architecture):
         wanted = steps_of(published, batches)
 
-    job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=SAMPLES)
+    job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=SAMPLES)
     known = training(model, job, split(model), rule=RULE)
     members = {device: member(device, known, source=source) for device in known.devices}
     assert [report.loss for report in train(members, known, batches)] == pytest.approx(wanted, abs=TOLERANCE)

@@ -16,10 +16,10 @@ from shardwright.execute.training.step import run_step, unsplit
 from shardwright.execute.weights.families import family_of
 from shardwright.execute.weights.layout import owned, stored
 from shardwright.execute.weights.read import open_weights
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface import load_config
 from tests.execute.huggingface_layouts import CONFIGS, checkpoint
-from tests.execute.published_configs import PUBLISHED, in_double, publish
+from tests.execute.published_configs import PUBLISHED, batch_of, in_double, logits_of, publish, sequences_of
 from tests.execute.published_families import first_of_each
 from tests.tiers import in_both
 
@@ -52,14 +52,14 @@ def tried() -> list[Any]:
 def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     published = _published(name, tmp_path / "weights")
     ids = torch.randint(0, published.config.vocab_size, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
-    with in_double(type(published).__name__):
-        wanted = functional.cross_entropy(published(input_ids=ids[:, :-1]).logits.flatten(0, 1), ids[:, 1:].flatten())
-        wanted.backward()
-
     model = load_config(tmp_path / "weights" / "config.json")
     assert not model.differs
-    job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=2)
-    batch = {"text": ids[:, :-1], "labels": ids[:, 1:]}
+    batch = batch_of(published, ids)
+    with in_double(type(published).__name__):
+        wanted = functional.cross_entropy(logits_of(published, batch).flatten(0, 1), ids[:, 1:].flatten())
+        wanted.backward()
+
+    job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=2)
     weights = open_weights(tmp_path / "weights", model=model, dtype=torch.float64)
     result = run_step(model, job, unsplit(model, job), batch=batch, source=weights)
     assert float(result.loss) == pytest.approx(float(wanted.detach()), abs=TOLERANCE)

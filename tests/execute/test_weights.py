@@ -165,11 +165,42 @@ def test_unusable_weights_are_refused_with_file_and_tensor(tmp_path: Path) -> No
     assert open_weights(tmp_path, model=model, dtype=torch.float32).files["lm_head.weight"] == ("model.safetensors", "lm_head.weight")
 
 
-def test_files_without_prediction_modules_are_refused_with_the_way_out(tmp_path: Path) -> None:
-    """As Transformers saves DeepSeek-V3."""
-    model, tensors, _ = _opened("deepseek v3 mtp", tmp_path)
-    save_file({n: v for n, v in tensors.items() if not n.startswith("model.layers.2.")}, tmp_path / "model.safetensors")
-    assert "write num_nextn_predict_layers 0 into its config.json" in _refused(tmp_path, model)
+def test_a_head_that_is_not_the_embedding_is_refused(tmp_path: Path) -> None:
+    """Transformers keeps the two apart, whatever the configuration says: read as one, the model would be another."""
+    model, tensors, _ = _opened("llama tied", tmp_path)
+    embedding = tensors["model.embed_tokens.weight"]
+    save_file({**tensors, "lm_head.weight": embedding.clone()}, tmp_path / "model.safetensors")
+    assert open_weights(tmp_path, model=model, dtype=torch.float32).files
+    save_file({**tensors, "lm_head.weight": embedding + 1}, tmp_path / "model.safetensors")
+    assert "tensor lm_head.weight is not the embedding" in _refused(tmp_path, model)
+
+
+def test_files_without_prediction_modules_are_of_the_model_without(tmp_path: Path) -> None:
+    model, tensors, _ = _opened("deepseek v3 mtp", tmp_path / "in")
+    config, path = tmp_path / "in" / "config.json", tmp_path / "in" / "model.safetensors"
+    others = {n: v for n, v in tensors.items() if not n.startswith("model.layers.2.")}
+    save_file(others, path)
+    with pytest.raises(DataError, match="have nothing of the 1 prediction module") as caught:
+        open_weights(tmp_path / "in", model=model, dtype=torch.float32)
+    assert caught.value.hint == "plan the model without, and it is read: --train without:mtp"
+
+    without = trained(model, "without:mtp")
+    weights = open_weights(tmp_path / "in", model=without, dtype=torch.float64)
+    (said,) = weights.remarks
+    assert said == f"the model is without the 1 prediction module that {config} names, of which its files have nothing"
+    (file,) = save_weights(weights, model=without, config=config, folder=tmp_path / "out", dtype=torch.float64)
+    assert load_file(file).keys() == others.keys()
+    again = load_config(tmp_path / "out" / "config.json")
+    assert (again.blocks, again.runs) == (without.blocks, without.runs), "what is written says that it has no module"
+    assert open_weights(tmp_path / "out", model=again, dtype=torch.float64).remarks == ()
+
+    # Of a module that is there in part the rest is asked for, and one that is whole may be left out too.
+    lost = "model.layers.2.eh_proj.weight"
+    save_file({n: v for n, v in tensors.items() if n != lost}, path)
+    assert f"tensor {lost} lacks" in _refused(tmp_path / "in", model)
+    save_file(tensors, path)
+    (said,) = open_weights(tmp_path / "in", model=without, dtype=torch.float64).remarks
+    assert said.endswith("config.json names, which is not trained")
 
 
 def test_shards_and_their_index_are_checked(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 import pytest
-import yaml
 
 from shardwright.api.exports import export_plan, write_export
 from shardwright.errors import StrategyError
@@ -19,7 +18,7 @@ from shardwright.export.deepspeed import CONFIG
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
-from tests.export.plans import BATCH, LENGTH, facts_of, legal, stored
+from tests.export.plans import BATCH, LENGTH, facts_of, legal, read_yaml, stored
 from tests.tiers import in_both, numbers
 
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b")
@@ -40,7 +39,7 @@ def said(grid: Grid, model: str, folder: Path) -> dict[str, Any]:
     one = stored(grid, model=model, runtime="deepspeed" if grid.ulysses > 1 else "torchtitan")
     paths = write_export(export_plan(one, target="accelerate", allow_lossy=True), folder)
     assert [path.name for path in paths[:-3]] == [FILE, *([CONFIG] if grid.ulysses > 1 else []), SCRIPT]
-    found: dict[str, Any] = yaml.safe_load(paths[0].read_text())
+    found: dict[str, Any] = read_yaml(paths[0].read_text())
     return found
 
 

@@ -13,7 +13,6 @@ from random import Random
 from typing import Any
 
 import pytest
-import yaml
 
 from shardwright.api.exports import export_plan, write_export
 from shardwright.errors import StrategyError
@@ -22,7 +21,7 @@ from shardwright.export.maxtext_mesh import NAMES
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
-from tests.export.plans import BATCH, LENGTH, facts_of, legal, stored
+from tests.export.plans import BATCH, LENGTH, facts_of, legal, read_yaml, stored
 from tests.tiers import in_both, numbers
 
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b")
@@ -46,7 +45,7 @@ def said(grid: Grid, model: str, folder: Path, *, device: str = "h100-sxm", allo
     one = stored(grid, model=model, runtime="maxtext", device=device)
     path, *_ = write_export(export_plan(one, target="maxtext", allow_lossy=allow_lossy), folder)
     assert path.name == FILE
-    found: dict[str, Any] = yaml.safe_load(path.read_text())
+    found: dict[str, Any] = read_yaml(path.read_text())
     assert found["base_config"] == "base.yml"
     return found
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from shardwright.api.exports import export_plan, write_export
 from shardwright.errors import StrategyError
@@ -19,7 +18,7 @@ from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.chunks import chunk_layers
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
-from tests.export.plans import BATCH, LENGTH, facts_of, legal, stored
+from tests.export.plans import BATCH, LENGTH, facts_of, legal, read_yaml, stored
 from tests.tiers import in_both, numbers
 
 MODELS = ("llama-2-7b", "qwen2.5-7b")
@@ -52,7 +51,7 @@ def said(grid: Grid, model: str, folder: Path, *, allow_lossy: bool = True) -> d
     one = stored(grid, model=model, runtime="nanotron")
     path, *_ = write_export(export_plan(one, target="nanotron", allow_lossy=allow_lossy), folder)
     assert path.name == FILE
-    found: dict[str, Any] = yaml.safe_load(path.read_text())
+    found: dict[str, Any] = read_yaml(path.read_text())
     for section, names in FIELDS.items():
         assert set(found[section]) <= names
     assert set(found) == set(FIELDS)

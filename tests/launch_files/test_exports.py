@@ -26,6 +26,7 @@ TARGETS: dict[str, tuple[tuple[str, ...], Drawn, str]] = {
     "deepspeed": (test_deepspeed.MODELS, test_deepspeed.drawn, "deepspeed"),
     "accelerate": (test_accelerate.MODELS, lambda random, _: test_accelerate.drawn(random), "torchtitan"),
     "megatron-bridge": (test_megatron.MODELS, test_megatron.drawn, "megatron-bridge"),
+    "flagscale": (test_megatron.MODELS, test_megatron.drawn, "megatron-core"),
     "maxtext": (test_maxtext.MODELS, test_maxtext.drawn, "maxtext"),
     "nanotron": (test_nanotron.MODELS, lambda random, _: test_nanotron.drawn(random), "nanotron"),
     "torchtitan": (test_torchtitan.MODELS, test_torchtitan.drawn, "torchtitan"),

@@ -63,6 +63,8 @@ HAND_COUNTED = {
     + 4 * 96,
     "nemotron_nas": EMBED_HEAD_NORM + (48 * 80 + 48 * 48 + 48) + 2 * (3 * 48 * 256 + 48),
     "t5": 2 * 4800 + 96 + 2 * 32 * 6 + 4 * (4 * 48 * 96 + SWIGLU + 96) + 3 * (8 * 48 * 96 + SWIGLU + 144),
+    "mt5": 4800 + 96 + 2 * 32 * 6 + 4 * (4 * 48 * 96 + SWIGLU + 96) + 3 * (8 * 48 * 96 + SWIGLU + 144),
+    "umt5": 4800 + 96 + 7 * 32 * 6 + 4 * (4 * 48 * 96 + SWIGLU + 96) + 3 * (8 * 48 * 96 + SWIGLU + 144),
     "kimi_k25": EMBED_HEAD_NORM + 3 * (LATENT + 96) + SWIGLU + 2 * (ROUTED + SHARED) + TOWER,
     # The reference's 129,392 less the norm behind the tower, which LLaVA does not use.
     "llava": 129_392 - 64,

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import UsageError
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.blocks.predictor import predictors_of
+from shardwright.model.catalog.catalog import ENTRIES, load_model
+from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import ParameterClass
@@ -26,6 +28,7 @@ LLAMA, MIXTRAL = load_model("llama-3-8b"), load_model("mixtral-8x7b")
         ("lora:r8:attn,mlp", Training(rank=8, adapted=("attn", "mlp"))),
         ("frozen:embed", Training(frozen=("embed",))),
         ("lora:r4:qkv frozen:layer", Training(rank=4, adapted=("qkv",), frozen=("layer",))),
+        ("without:mtp frozen:embed", Training(frozen=("embed",), whole=False)),
     ],
 )
 def test_words(text: str, said: Training) -> None:
@@ -44,6 +47,10 @@ def test_words(text: str, said: Training) -> None:
         ("qlora:r4", "says nothing known"),
         ("lora:r4:q", "no 'q'"),
         ("frozen:vision", "no 'vision'"),
+        ("without:", "says nothing known"),
+        ("without:head", "says nothing known"),
+        ("without:mtp without:mtp", "stands twice"),
+        ("without:mtp", "no prediction modules"),
         ("frozen:embed,head,layer", "nothing to train"),
     ],
 )
@@ -51,6 +58,23 @@ def test_words_that_mean_nothing_here_are_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         trained(LLAMA, text)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_without_prediction_modules_it_is_the_model_whose_configuration_has_none(depth: int) -> None:
+    config = next(entry.config for entry in ENTRIES if entry.names[0] == "deepseek-v3")
+    model, plain = (model_from_config({**config, "num_nextn_predict_layers": n}, name="m") for n in (depth, 0))
+    assert predictors_of(model) == depth
+    assert trained(model, "without:mtp") == plain
+    assert trained(model, "without:mtp frozen:embed") == trained(plain, "frozen:embed")
+
+
+def test_a_table_of_a_stack_is_frozen_where_its_embedding_run_is() -> None:
+    """And with it what its layers read; the words' table is the decoder's too, and is trained."""
+    model = trained(load_model("t5-11b"), "frozen:encoder_embed")
+    of = {f"{b.name}.{p.name}": p.trainable for b in model.blocks for o in b.operators for p in o.parameters}
+    tables = ("encoder_embed.position_bias", "encoder.core.distances", "embed.position_bias", "decoder.core.distances")
+    assert [of[name] for name in (*tables, "encoder_embed.embed.weight")] == [False, False, True, True, True]
 
 
 def outcome(text: str) -> Model | UsageError:

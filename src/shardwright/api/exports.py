@@ -17,6 +17,7 @@ from shardwright.export.launchers.registry import LAUNCHERS
 from shardwright.export.placement import Placement, placement_files, placement_of
 from shardwright.export.registry import TARGETS
 from shardwright.strategy.grid.form import grid_form
+from shardwright.strategy.grid.meshes import Mesh, meshes_of
 
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}", re.ASCII)
 
@@ -66,12 +67,12 @@ def export_plan(
     if image and not _IMAGE.fullmatch(image):
         raise UsageError(f"{image[:60]!r} is no name of an image", hint="such as registry/name:tag")
     exporter = TARGETS[target]
-    form = grid_form(stored.plan, model=stored.problem.model)
-    if form is None:
+    given = _given(stored, meshes=exporter.stages_differ)
+    if given is None:
+        what = "grids, or pipelines whose stages are each a grid" if exporter.stages_differ else "grids"
         raise StrategyError(
-            f"no grid says this plan, and {target} runs grids", hint="plan without --space joint or mixed", rule="export.grid"
+            f"no grid says this plan, and {target} runs {what}", hint="plan without --space joint or mixed", rule="export.grid"
         )
-    given = Given(name=stored.name, cluster=stored.cluster, problem=stored.problem, plan=stored.plan, grid=form[0], table=form[1])
     found = tuple(exporter.shortfalls(given))
     refused = [one for one in found if not one.instead]
     if refused:
@@ -104,6 +105,19 @@ def exported(exporter: Exporter, given: Given) -> tuple[ExportFile, ...]:
     return () if any(not one.instead for one in exporter.shortfalls(given)) else exporter.files(given)
 
 
+def _given(stored: Stored, *, meshes: bool) -> Given | None:
+    """A plan as it is exported; None where neither a grid says it nor, if these may, meshes of stages do."""
+    form, table = grid_form(stored.plan, model=stored.problem.model) or (None, None)
+    of_stages: tuple[Mesh, ...] = ()
+    if form is None and meshes:
+        form, of_stages = meshes_of(stored.plan, model=stored.problem.model) or (None, ())
+    if form is None:
+        return None
+    return Given(
+        name=stored.name, cluster=stored.cluster, problem=stored.problem, plan=stored.plan, grid=form, table=table, meshes=of_stages
+    )
+
+
 def write_export(export: Export, folder: Path) -> tuple[Path, ...]:
     """Write the files of an export into a folder, which is made where it is not.
 
@@ -115,6 +129,7 @@ def write_export(export: Export, folder: Path) -> tuple[Path, ...]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, file in zip(paths, files, strict=True):
+            path.parent.mkdir(exist_ok=True)
             path.write_text(file.text, encoding="utf-8")
     except OSError as error:
         raise OutputError(f"{folder}: {error.strerror or error}", hint="another -o") from error

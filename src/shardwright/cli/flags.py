@@ -94,7 +94,9 @@ Strategy = Annotated[
 ]
 Train = Annotated[
     str,
-    typer.Option("--train", metavar="WHAT", help="What is trained: all, lora:r16, lora:r16:attn,mlp, frozen:embed.", show_default="all"),
+    typer.Option(
+        "--train", metavar="WHAT", help="What is trained: all, lora:r16, lora:r16:attn,mlp, frozen:embed, without:mtp.", show_default="all"
+    ),
 ]
 Teacher = Annotated[
     str,

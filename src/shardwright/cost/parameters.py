@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.model.gradients import runs_backward
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.tensor import Parameter, ParameterClass
+from shardwright.model.ir.tensor import TABLES, Parameter, ParameterClass
 from shardwright.program.block.block import BlockProgram, Stored
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.program.same import Same
@@ -27,8 +27,9 @@ ELEMENTS: Final = (
 )
 """Trainable elements whose gradients are summed over dp x cp (dense), over edp (experts), or over more devices (spread); those of dense
 that other blocks use too (shared); elements without a gradient (frozen, and of them those that dp x cp and edp hold), and trainable ones
-that another block stores (tied); of those that dp x cp and edp hold, trained or not, those that work in the forward and in the backward;
-of each those that a recipe of few bits quantises (narrow)."""
+of tables of words that another block stores (tied: of biases by distance there are some thousand, which are left out); of those that
+dp x cp and edp hold, trained or not, those that work in the forward and in the backward; of each those that a recipe of few bits quantises
+(narrow)."""
 
 
 def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: frozenset[str] = frozenset()) -> dict[str, IntArray]:
@@ -42,7 +43,7 @@ def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: froze
     for stored in program.stored:
         elements = evaluate(stored.elements, degrees)
         if stored.tied:
-            counts["tied"] += elements * stored.trainable
+            counts["tied"] += elements * (stored.trainable and stored.klass in TABLES)
             continue
         near = np.where(_is_wider(stored, degrees, rows=n), 0, elements) if stored.summed_along or stored.coarse else elements
         kind = KINDS[stored.klass is ParameterClass.EXPERTS]

@@ -49,6 +49,7 @@ class Accelerate:
     name: str = "accelerate"
     version: str = "1.15.0"
     summary: str = "the file of accelerate launch: FSDP2, or DeepSpeed where heads are traded"
+    stages_differ: bool = False
 
     def shortfalls(self, given: Given) -> Iterator[Shortfall]:
         """See `Exporter`."""

@@ -50,7 +50,7 @@ MEANT: Final[Mapping[str, tuple[Field, ...]]] = {
     "no-gradient-accumulation-fusion": (("model.gradient_accumulation_fusion", "False"),),
     "no-overlap-p2p-communication": (("comm_overlap.overlap_p2p_comm", "False"),),
     # What its precision says, what follows from another field, and what it has no field for.
-    **dict.fromkeys(("bf16", "fp8-format", "fp8-recipe"), ()),
+    **dict.fromkeys(("bf16", "fp16", "fp8-format", "fp8-recipe"), ()),
     **dict.fromkeys(("group-query-attention", "max-position-embeddings", "no-async-tensor-model-parallel-allreduce"), ()),
 }
 """Arguments that are other values there, or none."""

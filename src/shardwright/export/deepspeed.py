@@ -51,6 +51,7 @@ class DeepSpeed:
     name: str = "deepspeed"
     version: str = "0.19.8"
     summary: str = "its configuration, and a script that starts a program with it"
+    stages_differ: bool = False
 
     def shortfalls(self, given: Given) -> Iterator[Shortfall]:
         """See `Exporter`."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.meshes import Mesh
 from shardwright.strategy.plan.order import Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.printable import MAX_STRATEGY, printable
@@ -19,6 +20,7 @@ class Given:
 
     Args:
         name: of the plan, in words. cluster: as asked. grid: that says the plan. table: the plan's own order, where it has no named one.
+        meshes: where its stages have degrees of their own, runs of like ones; the grid is then one of stages as the first.
     """
 
     name: str
@@ -27,6 +29,12 @@ class Given:
     plan: Plan
     grid: Grid
     table: Table | None
+    meshes: tuple[Mesh, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """Devices that work."""
+        return sum(mesh.devices for mesh in self.meshes) or self.grid.devices
 
     @property
     def chunks(self) -> tuple[int, ...]:
@@ -92,6 +100,10 @@ class Exporter(Protocol):
     @property
     def summary(self) -> str:
         """What is written, in a few words."""
+
+    @property
+    def stages_differ(self) -> bool:
+        """It runs pipelines whose stages have degrees of their own (`Given.meshes`)."""
 
     def shortfalls(self, given: Given) -> Iterator[Shortfall]:
         """All that the target cannot say of the plan."""

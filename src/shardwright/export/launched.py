@@ -10,12 +10,12 @@ from shardwright.export.placement import nodes_in_use
 
 def unlike_nodes(given: Given) -> Iterator[Shortfall]:
     """Nodes of unlike numbers of ranks, where a target has one number for all."""
-    sizes = {node.ranks for node in nodes_in_use(given.problem.cluster, given.grid.devices)}
+    sizes = {node.ranks for node in nodes_in_use(given.problem.cluster, given.ranks)}
     if len(sizes) > 1:
         yield Shortfall(what=f"nodes of {' and '.join(map(str, sorted(sizes)))} ranks", hint="nodes of one size, all of whose devices work")
 
 
 def nodes_of(given: Given) -> tuple[int, int]:
     """How many nodes the plan's devices are, and the ranks of the first."""
-    nodes = tuple(nodes_in_use(given.problem.cluster, given.grid.devices))
+    nodes = tuple(nodes_in_use(given.problem.cluster, given.ranks))
     return len(nodes), nodes[0].ranks

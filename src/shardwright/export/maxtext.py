@@ -74,6 +74,7 @@ class MaxText:
     name: str = "maxtext"
     version: str = "0.2.5"
     summary: str = "a configuration over base.yml, with axes inside and between slices"
+    stages_differ: bool = False
 
     def shortfalls(self, given: Given) -> Iterator[Shortfall]:
         """See `Exporter`."""

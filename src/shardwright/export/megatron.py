@@ -24,6 +24,7 @@ class Megatron:
     name: str = "megatron"
     version: str = "core 0.19.2"
     summary: str = "arguments of pretrain_gpt.py, in a script that starts it"
+    stages_differ: bool = False
 
     def shortfalls(self, given: Given) -> Iterator[Shortfall]:
         """See `Exporter`."""

@@ -51,7 +51,7 @@ def megatron_shortfalls(given: Given, *, chunks: bool = True) -> Iterator[Shortf
 
 def _of_the_job(given: Given) -> Iterator[Shortfall]:
     yield from other_optimizers(given)
-    yield from other_products(given, Dtype.BF16, Dtype.FP8)
+    yield from other_products(given, Dtype.BF16, Dtype.FP16, Dtype.FP8)
     yield from frozen_parameters(given, apart=("route",))
 
 
@@ -165,8 +165,9 @@ def unsaid_options(given: Given, *frameworks: str, names: Collection[str] = tupl
 
 def arguments(given: Given, *frameworks: str) -> Flags:
     """Every argument, each once, in the order of the page: model, strategy, numbers, options of these frameworks."""
+    half = "fp16" if given.problem.job.compute is Dtype.FP16 else "bf16"
     dropped = [] if given.problem.job.dropout else [("attention-dropout", "0.0"), ("hidden-dropout", "0.0")]
-    numbers: Flags = [("bf16", ""), *dropped, *([("fp8-format", "hybrid")] if given.problem.job.compute is Dtype.FP8 else [])]
+    numbers: Flags = [(half, ""), *dropped, *([("fp8-format", "hybrid")] if given.problem.job.compute is Dtype.FP8 else [])]
     own = model_flags(given.problem.model, length=given.problem.job.sequence_length)
     found = [*own, *grid_flags(given, *frameworks), *numbers, *option_flags(given, *frameworks)]
     return list(dict(found).items())

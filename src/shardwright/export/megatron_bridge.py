@@ -48,6 +48,7 @@ class MegatronBridge:
     name: str = "megatron-bridge"
     version: str = "0.6.2"
     summary: str = "a Python module that makes a recipe's configuration the plan's"
+    stages_differ: bool = False
 
     def shortfalls(self, given: Given) -> Iterator[Shortfall]:
         """See `Exporter`."""
@@ -90,7 +91,9 @@ def _settings(given: Given) -> dict[str, str]:
 
 def _precision(given: Given) -> str:
     said = dict(arguments(given, FRAMEWORK))
-    return RECIPES[said.get("fp8-recipe", "delayed")] if "fp8-format" in said else "bf16_mixed"
+    if "fp8-format" in said:
+        return RECIPES[said.get("fp8-recipe", "delayed")]
+    return "fp16_mixed" if "fp16" in said else "bf16_mixed"
 
 
 def _module(given: Given) -> str:

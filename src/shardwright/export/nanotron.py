@@ -47,6 +47,7 @@ class Nanotron:
     name: str = "nanotron"
     version: str = "main of 2025-04"
     summary: str = "the file of its trainer"
+    stages_differ: bool = False
 
     def shortfalls(self, given: Given) -> Iterator[Shortfall]:
         """See `Exporter`."""

@@ -48,11 +48,12 @@ class Placement:
     """Ranks on nodes.
 
     Args:
-        grid: in the order in which the target numbers ranks. nodes: by rank. named: somebody gave the hosts' names; else they are ours.
+        grids: whose ranks are numbered one after the other, each in the order that the target has: one, or one for each stage of a
+            pipeline whose stages differ. nodes: by rank. named: somebody gave the hosts' names; else they are ours.
         layers: of each pipeline rank, in words: numbers of layers and names of other blocks, chunk by chunk.
     """
 
-    grid: Grid
+    grids: tuple[Grid, ...]
     nodes: tuple[Node, ...]
     named: bool
     layers: tuple[str, ...]
@@ -69,13 +70,15 @@ def placement_of(given: Given, *, order: Sequence[str] = (), hosts: Sequence[Hos
         StrategyError: there are more ranks than a map may have.
         DataError: there are fewer hosts than the plan has nodes, more than the cluster has, or one has too few slots.
     """
-    grid = replace(given.grid, order=tuple(order)) if order else given.grid
-    if grid.devices > MOST_RANKS:
-        raise StrategyError(f"a map of {grid.devices:,} ranks", hint=f"at most {MOST_RANKS:,}", rule="export.ranks")
-    nodes = tuple(nodes_in_use(given.problem.cluster, grid.devices))
+    grids = tuple(mesh.grid for mesh in given.meshes for _ in mesh.layers) or (given.grid,)
+    if given.ranks > MOST_RANKS:
+        raise StrategyError(f"a map of {given.ranks:,} ranks", hint=f"at most {MOST_RANKS:,}", rule="export.ranks")
+    nodes = tuple(nodes_in_use(given.problem.cluster, given.ranks))
     if hosts:
         nodes = _named(nodes, hosts, most=sum(group.count for group in given.problem.cluster.groups))
-    return Placement(grid=grid, nodes=nodes, named=bool(hosts), layers=_layers(given))
+    if order:
+        grids = tuple(replace(grid, order=tuple(order)) for grid in grids)
+    return Placement(grids=grids, nodes=nodes, named=bool(hosts), layers=_layers(given))
 
 
 def placement_files(placement: Placement, *, plan: str, cluster: str) -> tuple[ExportFile, ...]:
@@ -93,12 +96,14 @@ def placement_files(placement: Placement, *, plan: str, cluster: str) -> tuple[E
 
 def rank_rows(placement: Placement) -> Iterator[tuple[int, ...]]:
     """The rank map: rows of `COLUMNS`, by rank."""
-    found = coordinates(placement.grid)
-    columns = [found[axis] for axis in COORDINATES]
+    columns: dict[str, list[int]] = {axis: [] for axis in COORDINATES}
+    for stage, grid in enumerate(placement.grids):
+        for axis, places in coordinates(grid).items():
+            columns[axis] += places if axis != "pp" or not stage else [stage + place for place in places]
     for number, node in enumerate(placement.nodes):
         for local in range(node.ranks):
             rank = node.first + local
-            yield rank, number, local, *(column[rank] for column in columns)
+            yield rank, number, local, *(columns[axis][rank] for axis in COORDINATES)
 
 
 def nodes_in_use(cluster: Cluster, ranks: int) -> Iterator[Node]:
@@ -127,11 +132,12 @@ def _named(nodes: Sequence[Node], hosts: Sequence[Host], *, most: int) -> tuple[
 def _layers(given: Given) -> tuple[str, ...]:
     stride = given.grid.strides()["pp"]
     chunks: list[list[str]] = [[] for _ in range(given.grid.pp)]
-    for lane in given.plan.lanes:
+    # Lanes of a pipeline whose stages differ are alike.
+    for lane in given.plan.lanes[:1] if given.meshes else given.plan.lanes:
         first = 0
-        for stage in lane.stages:
+        for number, stage in enumerate(lane.stages):
             words, first = _words(stage, first)
-            chunks[stage.base // stride].append(words)
+            chunks[number if given.meshes else stage.base // stride].append(words)
     return tuple("; ".join(words) for words in chunks)
 
 
@@ -160,12 +166,10 @@ def _table(placement: Placement) -> str:
 
 def _document(placement: Placement, *, plan: str, cluster: str) -> str:
     """A row a line: the map is read by people, too."""
-    grid = placement.grid
     head = {
         "plan": plan,
         "cluster": cluster,
-        "order": list(grid.order),
-        "degrees": {axis: getattr(grid, axis) for axis in COORDINATES},
+        "grids": [{"order": list(grid.order), **{axis: getattr(grid, axis) for axis in COORDINATES}} for grid in placement.grids],
         "layers": [one_line(words) for words in placement.layers],
         "columns": list(COLUMNS),
     }

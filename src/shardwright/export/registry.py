@@ -8,6 +8,7 @@ from typing import Final
 from shardwright.export.accelerate import ACCELERATE
 from shardwright.export.deepspeed import DEEPSPEED
 from shardwright.export.exporter import Exporter
+from shardwright.export.flagscale import FLAGSCALE
 from shardwright.export.maxtext import MAXTEXT
 from shardwright.export.megatron import MEGATRON
 from shardwright.export.megatron_bridge import MEGATRON_BRIDGE
@@ -15,5 +16,5 @@ from shardwright.export.nanotron import NANOTRON
 from shardwright.export.torchtitan import TORCHTITAN
 
 TARGETS: Final[Mapping[str, Exporter]] = {
-    target.name: target for target in (ACCELERATE, DEEPSPEED, MAXTEXT, MEGATRON, MEGATRON_BRIDGE, NANOTRON, TORCHTITAN)
+    target.name: target for target in (ACCELERATE, DEEPSPEED, FLAGSCALE, MAXTEXT, MEGATRON, MEGATRON_BRIDGE, NANOTRON, TORCHTITAN)
 }

@@ -76,6 +76,7 @@ class Torchtitan:
     name: str = "torchtitan"
     version: str = "0.3.0"
     summary: str = "a Python module with its configuration, and the order of the pipeline as a table"
+    stages_differ: bool = False
 
     def shortfalls(self, given: Given) -> Iterator[Shortfall]:
         """See `Exporter`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
+from shardwright.errors import DataError
 from shardwright.export.bridge_fields import ELSEWHERE, MEANT
 from shardwright.export.megatron_bridge import RECIPES
 from shardwright.launch_files.megatron import MegatronReader
@@ -97,6 +98,23 @@ def nemo(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     if short in _NEMO_REST or short.startswith(_NEMO_PARTS):
         return ()
     return ((_SHARED.get(short, short), value),) if _SHARED.get(short, short) else ()
+
+
+_FLAGSCALE_SECTIONS: Final = ("system.", "model.", "data.", "train.system.", "train.model.", "system.optimizer.", "model.optimizer.")
+_FLAGSCALE_MARKS: Final = ("system.tensor-model-parallel-size", "system.pipeline-model-parallel-size", "model.micro-batch-size")
+
+
+def flagscale(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """A setting of FlagScale's files, whose names are Megatron-LM's.
+
+    Raises:
+        DataError: stages of unlike degrees, which no grid says.
+    """
+    if name.endswith("hetero.enable-hetero") and value == "true":
+        raise DataError("stages of unlike degrees (hetero) are no grid", hint="a file without the section hetero")
+    if not name.startswith(("system.", "model.", "data.", "train.")):
+        return ()
+    return ((_stripped(name, _FLAGSCALE_SECTIONS), value),)
 
 
 _FIELDS: Final = {field.replace("_", "-"): argument for argument, fields in ELSEWHERE.items() for field in fields}
@@ -190,6 +208,7 @@ BRIDGE: Final = MegatronReader(
         }
     ),
 )
+FLAGSCALE: Final = MegatronReader(name="flagscale", marks=frozenset(_FLAGSCALE_MARKS), dialect=flagscale)
 MEGATRON_DEEPSPEED: Final = MegatronReader(
     name="megatron-deepspeed",
     runtime="deepspeed-2022",

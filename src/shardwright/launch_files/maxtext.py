@@ -147,7 +147,7 @@ def _samples(said: Arguments, devices: int) -> int:
 
 def _order(sizes: dict[str, tuple[int, int]]) -> tuple[str, ...]:
     """Which of replicas and stages is inside the other: what is inside a slice, and of two that are not the inner axis of the mesh."""
-    over = "fsdp" if sizes["fsdp"][0] * sizes["fsdp"][1] > 1 else "data"
+    over = next((axis for axis in ("fsdp", "data") if max(sizes[axis]) > 1), "expert")
     place = {axis: (sizes[axis][0] == 1 and sizes[axis][1] > 1, list(NAMES).index(axis)) for axis in (over, "stage")}
     return ("tp", "cp", "ep", *(("pp", "dp") if place["stage"] < place[over] else ("dp", "pp")))
 

@@ -8,13 +8,15 @@ from typing import Final
 
 from shardwright.launch_files.accelerate import ACCELERATE
 from shardwright.launch_files.deepspeed import DEEPSPEED
-from shardwright.launch_files.dialects import BRIDGE, MEGATRON_DEEPSPEED, NEMO
+from shardwright.launch_files.dialects import BRIDGE, FLAGSCALE, MEGATRON_DEEPSPEED, NEMO
 from shardwright.launch_files.launch import LaunchReader
 from shardwright.launch_files.maxtext import MAXTEXT
 from shardwright.launch_files.megatron import MEGATRON
 from shardwright.launch_files.nanotron import NANOTRON
 from shardwright.launch_files.torchtitan import TORCHTITAN
 
-READERS: Final[Mapping[str, LaunchReader]] = MappingProxyType(
-    {reader.name: reader for reader in (MEGATRON, MEGATRON_DEEPSPEED, BRIDGE, NEMO, DEEPSPEED, ACCELERATE, NANOTRON, TORCHTITAN, MAXTEXT)}
+_ALL: Final[tuple[LaunchReader, ...]] = (
+    *(MEGATRON, MEGATRON_DEEPSPEED, BRIDGE, NEMO, FLAGSCALE),
+    *(DEEPSPEED, ACCELERATE, NANOTRON, TORCHTITAN, MAXTEXT),
 )
+READERS: Final[Mapping[str, LaunchReader]] = MappingProxyType({reader.name: reader for reader in _ALL})

@@ -2,7 +2,7 @@
 
 A tensor has a gradient if an operator before it, or the one that makes it, has a trained parameter. An operator then computes
 
-    I (input gradient)  iff one of its inputs has a gradient, or it has adapters,
+    I (input gradient)  iff one of its inputs has a gradient, or it has adapters, or learns biases of its scores,
     W (weight gradient) iff a parameter of its own is trained,
 
 keeps what its backward reads iff what it makes has a gradient, and the cotangent of a tensor moves iff the tensor has a gradient. Then it
@@ -12,7 +12,8 @@ require grad"), read.
 
 Blocks carry the part that their own operators do not say (`Block.constant`); lowering, prices, model FLOPs and execution read this file.
 
-The gradient of an adapter's first factor needs the cotangent behind it, which is a part of I.
+The gradient of an adapter's first factor needs the cotangent behind it, which is a part of I; that of a table of biases is a sum of the
+cotangents of scores, which are too.
 
 Leaves out: that the rest of an adapter's I may be for nobody, and that a block that runs several times is one block: where its first copy
 alone has a constant input, that copy has the backward of the others (one layer's input gradient). Data have no gradient either; the first
@@ -41,7 +42,8 @@ def without_gradient(block: Block) -> frozenset[str]:
 
 def asks_inputs(operator: Operator, constant: frozenset[str]) -> bool:
     """`operator` computes an input gradient. `constant`: see `without_gradient`."""
-    return operator.adapted or not constant.issuperset(operator.inputs)
+    learns = operator.distances is not None and operator.distances.trainable
+    return operator.adapted or learns or not constant.issuperset(operator.inputs)
 
 
 def runs_backward(operator: Operator, constant: frozenset[str]) -> bool:

@@ -1,4 +1,4 @@
-"""What of a model is trained: all of it, low-rank adapters on frozen weights (LoRA), or all but what is frozen.
+"""What of a model is trained: all of it, low-rank adapters on frozen weights (LoRA), or all but what is frozen or left out.
 
 Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models (arXiv 2106.09685), section 4.1: y = x W + x A B with W frozen, A of
 (in, r), B of (r, out). A fused projection (q, k and v; gate and up) has one A and a B for each of its parts, as Megatron's linear layers
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from shardwright.errors import UsageError, nearest
+from shardwright.model.blocks.predictor import MODULE, predictors_of, without_predictors
 from shardwright.model.gradients import told_constants
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
@@ -26,9 +27,11 @@ ADAPTED: Final = tuple(
     k.value for k in (OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.EXPERTS, OperatorClass.SHARED, OperatorClass.SSM)
 )
 """Classes whose products have adapters where no target is named: not the router, the embedding and the head."""
+LEFT_OUT: Final = f"without:{MODULE}"
+"""The word for a model without its prediction modules."""
 MAX_RANK: Final = 65536
 _LORA: Final = re.compile(r"lora:r([0-9]{1,6})(?::(.+))?")
-_HINT: Final = "lora:r16, lora:r16:attn,mlp (classes or operators), or frozen:embed (classes or blocks)"
+_HINT: Final = "lora:r16, lora:r16:attn,mlp (classes or operators), frozen:embed (classes or blocks), or without:mtp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +40,17 @@ class Training:
 
     Args:
         rank: of the adapters; 0 = there are none, and all that is not frozen is trained. adapted: classes or operators with adapters.
-        frozen: classes or blocks without gradients.
+        frozen: classes or blocks without gradients. whole: with the prediction modules that the model may have.
     """
 
     rank: int = 0
     adapted: tuple[str, ...] = ADAPTED
     frozen: tuple[str, ...] = ()
+    whole: bool = True
 
 
 def parse_training(text: str) -> Training:
-    """``lora:r16``, ``lora:r16:attn``, ``frozen:embed,head``, or several of them with spaces between; ``all`` or nothing = all is.
+    """``lora:r16``, ``lora:r16:attn``, ``frozen:embed,head``, ``without:mtp``, or several with spaces between; ``all`` or nothing = all is.
 
     Raises:
         UsageError: a word is none of these, or stands twice.
@@ -58,26 +62,31 @@ def parse_training(text: str) -> Training:
         kind, _, rest = word.partition(":")
         found = _LORA.fullmatch(word)
         names = tuple(name for name in (found[2] or "" if found else rest).split(",") if name)
-        if kind in seen or (kind == "lora" and not found) or kind not in ("lora", "frozen") or (kind == "frozen" and not names):
+        known = bool(found) if kind == "lora" else bool(names) if kind == "frozen" else word == LEFT_OUT
+        if kind in seen or not known:
             raise UsageError(f"--train {word[:40]!r} {'stands twice' if kind in seen else 'says nothing known'}", hint=_HINT)
         seen.add(kind)
         if found:
             rank, adapted = int(found[1]), names or ADAPTED
             if not 1 <= rank <= MAX_RANK:
                 raise UsageError(f"--train {word[:40]!r}: rank {rank} is out of range", hint=f"1 to {MAX_RANK}")
-        else:
+        elif kind == "frozen":
             frozen = names
-    return Training(rank=rank, adapted=adapted, frozen=frozen)
+    return Training(rank=rank, adapted=adapted, frozen=frozen, whole="without" not in seen)
 
 
 def trained(model: Model, text: str) -> Model:
-    """`model` with the adapters and the frozen parameters that `text` (see `parse_training`) says.
+    """`model` with the adapters and the frozen parameters, or without the modules, that `text` (see `parse_training`) says.
 
     Raises:
         UsageError: `text` cannot be read, or names nothing of this model, or leaves nothing to train.
     """
     training = parse_training(text)
-    if training == Training():
+    if not training.whole:
+        if not predictors_of(model):
+            raise UsageError(f"--train {LEFT_OUT}: the model has no prediction modules", hint="leave the word out")
+        model = without_predictors(model)
+    if replace(training, whole=True) == Training():
         return model
     operators = [(b, o) for b in model.blocks for o in b.operators]
     if training.rank:
@@ -106,10 +115,11 @@ def _block(block: Block, training: Training, owners: frozenset[str]) -> Block:
     """`block` as it is trained; `owners`: frozen parameters, as ``block.parameter``, with which those that are tied to them are frozen."""
 
     def changed(operator: Operator) -> Operator:
-        tied = [p.tied_to for p in operator.parameters if p.tied_to]
-        gone = all(name in owners for name in tied) if tied else _is_named(block, operator, training)
+        named = _is_named(block, operator, training)
+        still = [p.tied_to in owners if p.tied_to else named for p in operator.parameters]
+        gone = all(still) if still else named
         if not training.rank:
-            return frozen(operator) if gone else operator
+            return frozen(operator) if gone else _frozen_in_part(operator, still)
         chosen = operator.kind in LINEAR and {operator.klass.value, operator.name} & set(training.adapted)
         return adapted(frozen(operator), rank=training.rank, source=operator) if chosen and not gone else frozen(operator)
 
@@ -118,13 +128,19 @@ def _block(block: Block, training: Training, owners: frozenset[str]) -> Block:
 
 def frozen(operator: Operator) -> Operator:
     """`operator` without gradients of its parameters; a product then needs its input no more."""
-
-    def base(parameter: Parameter) -> Parameter:
-        klass = ParameterClass.BASE if parameter.klass is ParameterClass.DENSE else parameter.klass
-        return replace(parameter, klass=klass, trainable=False)
-
     keeps = () if operator.kind in LINEAR else operator.keeps
-    return replace(operator, parameters=tuple(map(base, operator.parameters)), keeps=keeps)
+    return replace(operator, parameters=tuple(map(_base, operator.parameters)), keeps=keeps)
+
+
+def _frozen_in_part(operator: Operator, still: list[bool]) -> Operator:
+    """`operator` without gradients of those of its parameters that are frozen, or are tied to such."""
+    pairs = zip(operator.parameters, still, strict=True)
+    return replace(operator, parameters=tuple(_base(p) if gone else p for p, gone in pairs)) if any(still) else operator
+
+
+def _base(parameter: Parameter) -> Parameter:
+    klass = ParameterClass.BASE if parameter.klass is ParameterClass.DENSE else parameter.klass
+    return replace(parameter, klass=klass, trainable=False)
 
 
 def adapted(operator: Operator, *, rank: int, source: Operator) -> Operator:

@@ -9,6 +9,7 @@ import numpy as np
 from shardwright.cost.inference.forward import forward_program
 from shardwright.cost.inference.products import formats_of
 from shardwright.errors import InfeasibleError
+from shardwright.model.blocks.predictor import PREDICTORS
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.living import Lifetime, lives_in
 from shardwright.program.block.local_size import per_token
@@ -126,7 +127,7 @@ def weight_bytes(problem: ServingProblem, worker: Worker) -> int:
     local = rows.degrees()
     total = 0.0
     for block, count in counted_blocks(problem.model, guesses=worker.guesses):
-        if worker.guesses and block.name in ("mtp", "mtp_head"):
+        if worker.guesses and block.name in PREDICTORS:
             count = 1
         program = forward_program(block, routed=worker.dpa > 1)
         owner = {p.name: o for o in block.operators for p in o.parameters}

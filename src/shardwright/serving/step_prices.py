@@ -22,6 +22,7 @@ from shardwright.hardware.catalog.serving_constants import ServingConstants
 from shardwright.hardware.device import Accelerator
 from shardwright.job.serving import NumberFormat
 from shardwright.model.absorbed import latent_of
+from shardwright.model.blocks.predictor import PREDICTORS
 from shardwright.model.ir.block import TEXT, Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
@@ -41,7 +42,6 @@ MULTIPLIES_IN: Final = {
     NumberFormat.MXFP4: Dtype.FP4,
 }
 """Units that multiply a format; devices have as many of them for 8-bit integers as for 8-bit floats."""
-PREDICTORS: Final = ("mtp", "mtp_head")
 STATE_BYTES: Final = 4
 LONGEST: Final = 2**17
 

@@ -94,9 +94,9 @@ def test_slurm_starts_every_node_where_the_plan_has_it(cluster: str, tmp_path: P
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_is_started_the_same(target: str, tmp_path: Path) -> None:
     """Its script makes of what a node is told the words of its own launcher."""
-    runtime = {"megatron": "megatron-core", "accelerate": "torchtitan"}.get(target, target)
+    runtime = {"megatron": "megatron-core", "flagscale": "megatron-core", "accelerate": "torchtitan"}.get(target, target)
     one = stored(parse_grid("dp16 zero1"), runtime=runtime)
-    if target == "megatron-bridge":
+    if target in ("flagscale", "megatron-bridge"):
         with pytest.raises(StrategyError, match="slurm starts a script, and this target has none"):
             launched(one, "slurm", tmp_path, target=target)
         return
@@ -158,7 +158,7 @@ def test_a_target_without_a_script_is_not_launched(monkeypatch: pytest.MonkeyPat
     from shardwright.api import exports
 
     class Other:
-        name, version, summary = "other", "1", ""
+        name, version, summary, stages_differ = "other", "1", "", False
 
         def shortfalls(self, given: object) -> tuple[()]:
             return ()

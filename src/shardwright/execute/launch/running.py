@@ -32,7 +32,7 @@ from shardwright.execute.training.data import open_tokens
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.train import StepReport, training
-from shardwright.execute.weights.read import open_weights
+from shardwright.execute.weights.read import HuggingFaceWeights, open_weights
 from shardwright.execute.weights.settings import settings_of
 from shardwright.hardware.graph import units_of
 from shardwright.model.ir.graph import Model
@@ -190,7 +190,7 @@ def run_plan(
         checkpoint=latest(options.checkpoints) if options.checkpoints is not None else None,
         trace=trace,
         evaluations=tuple(log.evaluations),
-        remarks=(*(remarks(native[0]) if native is not None else ()), *_otherwise(problem.model)),
+        remarks=(*(remarks(native[0]) if native is not None else ()), *_otherwise(problem.model), *_left_out(source)),
     )
 
 
@@ -241,6 +241,11 @@ def _unlearnt(problem: Problem, options: RunOptions, share: tuple[int, int]) -> 
 def _otherwise(model: Model) -> tuple[str, ...]:
     """What the published class of the model's configuration computes otherwise: weights of that class were refused for it."""
     return (f"{model.architecture} is computed but for: {'; '.join(model.differs)}",) if model.differs else ()
+
+
+def _left_out(source: Source) -> tuple[str, ...]:
+    """What a folder of weights has and the model has not."""
+    return source.remarks if isinstance(source, HuggingFaceWeights) else ()
 
 
 def _precision(problem: Problem, options: RunOptions) -> Precision:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 
@@ -9,6 +10,7 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import fine, given, hollow, numbers, returned
+from shardwright.execute.numerics.distances import biases
 from shardwright.execute.numerics.fused_core import fused, fused_back, is_fused
 from shardwright.execute.numerics.groups import members
 from shardwright.execute.numerics.keys import Keys, gathered, own_positions, passed, sent_back
@@ -28,6 +30,8 @@ class Attention:
     than the queries (`Place.key_positions`).
     Where positions are split, keys and values are passed round (`groups["ring"]`; in backward with the gradients that their owner is to
     get), or gathered from all members and gathered again in backward (`groups["gather"]`).
+    The gradient of a table of biases by distance is a sum of the scores' cotangents: it is found with the input gradient, where the keys of
+    all positions pass by, and given out as the weight's.
     The softmax is built up block by block of keys (Dao et al. 2022, arXiv 2205.14135, section 3.1; Liu et al. 2023, arXiv 2310.01889);
     its output and the logarithm of its denominator are kept. PyTorch's kernel does it where it can (`fused_core`), forward and backward.
     """
@@ -54,16 +58,17 @@ class Attention:
         low, high = place.heads
         exact = fine(query.new_empty(0))
         normal = exact.new_full((*query.shape[:2], high - low), -torch.inf)
-        if place.operator.parameters:
+        if shape.sinks:
             normal = fine(weights[place.operator.parameters[0].name]).expand_as(normal)
+        table = _table(place, weights)
         out = exact.new_zeros((*query.shape[:2], high - low, shape.value_dim))
         keys = yield from gathered(place, Keys(key=key, value=value, positions=_own_positions(place, key)), what="keys")
         for step in range(max(len(members(place, "ring")), 1)):
             if step:
                 keys = yield from passed(place, keys, step, what="keys")
-            out, normal = _more(place, query, keys, out, normal)
+            out, normal = _more(place, query, keys, out, normal, table)
         out = out.flatten(-2).to(query.dtype)
-        return (out,), SavedTensors(inputs=kept, own=(out, normal))
+        return (out,), SavedTensors(inputs=kept, own=(out, normal, *(torch.zeros_like(fine(t)) for t in table)))
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
@@ -71,35 +76,51 @@ class Attention:
         """See `Numerics`."""
         query, key, value = _parts(saved.inputs)
         query = tempered(place, query)
-        out, normal = saved.own
+        out, normal, *learned = saved.own
         if is_fused(place, (query, key, value)):
             dq, dk, dv = fused_back(place, (query, key, value), out, normal, given(grads[0]), scale=_scale(place))
             return _returned(saved, tempered(place, dq), dk, dv)
-        products = _by_head(place, fine(given(grads[0])) * out)
+        products, table = _by_head(place, fine(given(grads[0])) * out), _table(place, weights)
         own = yield from gathered(place, Keys(key=key, value=value, positions=_own_positions(place, key)), what="keys again")
-        dq, of_own = _back(place, query, own, normal, given(grads[0]), products)
+        dq, of_own, *found = _back(place, query, own, normal, given(grads[0]), products, table)
+        _added(learned, found)
         keys, of_others = own, None
         size = len(members(place, "ring"))
         for step in range(1, size):
             keys = yield from passed(place, keys, step, what="keys again")
             if of_others is not None:
                 of_others = yield from passed(place, of_others, step, what="key gradients")
-            more, found = _back(place, query, keys, normal, given(grads[0]), products)
-            dq, of_others = dq + more, found if of_others is None else of_others.plus(found)
+            more, of_these, *found = _back(place, query, keys, normal, given(grads[0]), products, table)
+            dq, of_others = dq + more, of_these if of_others is None else of_others.plus(of_these)
+            _added(learned, found)
         if of_others is not None:
             of_own = of_own.plus((yield from passed(place, of_others, size, what="key gradients")))
         dk, dv = yield from sent_back(place, of_own, key.shape[1])
         return _returned(saved, tempered(place, dq), dk, dv)
 
     def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`: of a sink, -p(sink) x <output, its gradient>, summed over tokens."""
+        """See `Numerics`: of a sink, -p(sink) x <output, its gradient>, summed over tokens; of a table what the input gradient found."""
         yield from ()
-        if not place.operator.parameters:
-            return {}
-        name = place.operator.parameters[0].name
-        out, normal = saved.own
-        share = (fine(weights[name]) - normal).exp()
-        return {name: -(share * _by_head(place, fine(given(grads[0])) * out)).sum((0, 1))}
+        found = {}
+        out, normal, *learned = saved.own
+        if shape_of(place).sinks:
+            name = place.operator.parameters[0].name
+            share = (fine(weights[name]) - normal).exp()
+            found[name] = -(share * _by_head(place, fine(given(grads[0])) * out)).sum((0, 1))
+        if place.operator.distances is not None:
+            (found[place.operator.distances.name],) = learned
+        return found
+
+
+def _table(place: OperatorShare, weights: Weights) -> tuple[torch.Tensor, ...]:
+    """The table of biases by distance, (rows, local heads), where there is one."""
+    return () if place.operator.distances is None else (weights[place.operator.distances.name],)
+
+
+def _added(learned: list[torch.Tensor], found: list[torch.Tensor]) -> None:
+    """Add what the scores of one block of keys say of the table to what those before said."""
+    for total, more in zip(learned, found, strict=True):
+        total += more
 
 
 def _returned(saved: SavedTensors, dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor) -> tuple[Gradients, ...]:
@@ -142,11 +163,13 @@ def _scale(place: OperatorShare) -> float:
     return float(shape_of(place).head_dim ** -0.5 * place.settings.score_factor)
 
 
-def _scores(place: OperatorShare, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+def _scores(
+    place: OperatorShare, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, table: Sequence[torch.Tensor]
+) -> torch.Tensor:
     """(samples, heads, queries, keys), -inf where a query does not see a key.
 
     Args:
-        key: (samples, keys, local key heads x width). positions: of the keys, global.
+        key: (samples, keys, local key heads x width). positions: of the keys, global. table: see `_table`.
     """
     shape = shape_of(place)
     low, high = place.heads
@@ -158,6 +181,8 @@ def _scores(place: OperatorShare, query: torch.Tensor, key: torch.Tensor, positi
     distance = numbers(place.positions, like=query).unsqueeze(-1) - positions
     if shape.alibi:
         scores = scores - slopes(shape.heads)[low:high].to(scores).view(-1, 1, 1) * distance.abs()
+    for rows in table:
+        scores = scores + biases(fine(rows), distance, mask=shape.mask, reach=place.settings.bias_reach)
     return scores.masked_fill(~visible(shape, distance, positions), -torch.inf)
 
 
@@ -180,25 +205,33 @@ def _finite(normal: torch.Tensor) -> torch.Tensor:
 
 
 def _more(
-    place: OperatorShare, query: torch.Tensor, keys: Keys, out: torch.Tensor, normal: torch.Tensor
+    place: OperatorShare, query: torch.Tensor, keys: Keys, out: torch.Tensor, normal: torch.Tensor, table: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The output and the logarithm of the denominator once a block of keys has joined."""
-    scores = _scores(place, query, keys.key, keys.positions)
+    scores = _scores(place, query, keys.key, keys.positions, table)
     total = torch.logaddexp(normal, scores.logsumexp(-1).transpose(1, 2))
     joined, _ = _weighed(place, scores, total, keys.value)
     return out * (normal - _finite(total)).exp().unsqueeze(-1) + joined, total
 
 
 def _back(
-    place: OperatorShare, query: torch.Tensor, keys: Keys, normal: torch.Tensor, grad: torch.Tensor, products: torch.Tensor
-) -> tuple[torch.Tensor, Keys]:
-    """(gradient of the queries, of a block of keys and values), from the whole softmax's denominator and <output, its gradient>."""
+    place: OperatorShare,
+    query: torch.Tensor,
+    keys: Keys,
+    normal: torch.Tensor,
+    grad: torch.Tensor,
+    products: torch.Tensor,
+    table: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, Keys, *tuple[torch.Tensor, ...]]:
+    """(gradient of the queries, of a block of keys and values, of the table), from the whole softmax's denominator and <output, its
+    gradient>.
+    """
     with torch.enable_grad():
-        leaves = [detached(query), detached(keys.key), detached(keys.value)]
-        found = _weighed(place, _scores(place, leaves[0], leaves[1], keys.positions), normal, leaves[2])
+        leaves = [detached(one) for one in (query, keys.key, keys.value, *table)]
+        found = _weighed(place, _scores(place, leaves[0], leaves[1], keys.positions, leaves[3:]), normal, leaves[2])
         # d scores = p (<gradient, value> - <gradient, output>): the denominator is held fixed and its share taken off.
-        dq, dk, dv = gradients(found, leaves, (grad.unflatten(-1, (-1, shape_of(place).value_dim)), -products))
-    return dq, Keys(key=dk, value=dv, positions=keys.positions)
+        dq, dk, dv, *more = gradients(found, leaves, (grad.unflatten(-1, (-1, shape_of(place).value_dim)), -products))
+    return dq, Keys(key=dk, value=dv, positions=keys.positions), *more
 
 
 def _by_head(place: OperatorShare, elements: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,8 @@ def is_fused(place: OperatorShare, parts: Parts) -> bool:
     """The kernel computes this core: of heads as wide as their values, each key head read by equally many query heads in turn, seeing all
     keys or those at and before their own position.
 
-    Left out: sinks, soft caps, ALiBi, windows, keys of other devices or of other positions than the queries of a causal core; accelerators.
+    Left out: sinks, soft caps, biases by distance, windows, keys of other devices or of other positions than the queries of a causal core;
+    accelerators.
     """
     shape = place.operator.attention
     assert shape is not None

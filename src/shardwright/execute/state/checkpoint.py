@@ -226,6 +226,16 @@ def read(folder: Path, *, model: Model, settings: Settings | None = None, share:
     return found
 
 
+def has_block(folder: Path, name: str) -> bool:
+    """Whether a checkpoint's model has a block of that name; of those that do not say what they computed it is taken to be so.
+
+    Raises:
+        DataError: the manifest is not whole.
+    """
+    named = _manifest(folder).get("computed", {f"{name}.": 0})
+    return any(key.startswith(f"{name}.") for key in named)
+
+
 def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:

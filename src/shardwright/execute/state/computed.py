@@ -21,7 +21,7 @@ def computed(model: Model, settings: Settings) -> dict[str, Any]:
             for name in ("attention", "experts", "scan"):
                 found |= dict(_leaves(f"{block.name}.{operator.name}.{name}", getattr(operator, name)))
             found[f"{block.name}.{operator.name}.groups"] = operator.groups
-            found |= {f"{block.name}.{operator.name}.{name}": True for name in ("tempered", "weighed") if getattr(operator, name)}
+            found |= {f"{block.name}.{operator.name}.{name}": True for name in ("tempered", "weighed", "biased") if getattr(operator, name)}
             found |= {f"{block.name}.{operator.name}.factors": repr(operator.factors)} if operator.factors else {}
     return found
 

@@ -30,10 +30,14 @@ from shardwright.execute.weights.layers import (
     POST_NORMS,
     PREDICTOR,
     SELF,
+    T5_CROSS,
+    T5_TABLE,
     UNGATED,
+    t5_layer,
 )
 from shardwright.execute.weights.rules import (
     Family,
+    Stack,
     beneath,
     convolved,
     experts_of,
@@ -280,6 +284,23 @@ FAMILIES: Final[Mapping[str, Family]] = {
             layers=one_more({**LLAMA, **POST_NORMS, **norm("norm2", "pre_feedforward_layernorm")}),
         )
         for architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
+    },
+    **{
+        architecture: Family(
+            name=architecture,
+            outer={
+                **plain(embed__weight="shared.weight", position_bias=f"decoder.{T5_TABLE}"),
+                **norm("norm", "decoder.final_layer_norm"),
+                **linear("logits", "lm_head"),
+            },
+            stacks={
+                "encoder_embed": Stack(rules=plain(position_bias=f"encoder.{T5_TABLE}")),
+                "encoder": Stack(rules=t5_layer(1), stem="encoder.block.{layer}."),
+                "encoder_norm": Stack(rules=norm("norm", "encoder.final_layer_norm")),
+                "decoder": Stack(rules={**t5_layer(2), **T5_CROSS}, stem="decoder.block.{layer}."),
+            },
+        )
+        for architecture in ("T5ForConditionalGeneration", "MT5ForConditionalGeneration", "UMT5ForConditionalGeneration")
     },
     "GPT2LMHeadModel": Family(
         name="GPT2LMHeadModel",

@@ -112,3 +112,31 @@ MAMBA1 = {
     **fused("x_proj", "mixer.x_proj", parts=3),
     **linear("dt_proj", "mixer.dt_proj"),
 }
+
+
+def t5_layer(last: int) -> dict[str, Rule]:
+    """A layer of a T5's encoder, or of its decoder without what reads the encoder; `last`: number of the feed-forward's part."""
+    own, feed = "layer.0.SelfAttention", f"layer.{last}.DenseReluDense"
+    return {
+        **norm("norm1", "layer.0.layer_norm"),
+        **linear("qkv", f"{own}.q"),
+        **linear("qkv:1", f"{own}.k"),
+        **linear("qkv:2", f"{own}.v"),
+        **plain(core__distances=f"{own}.relative_attention_bias.weight"),
+        **linear("proj", f"{own}.o"),
+        **norm("norm2", f"layer.{last}.layer_norm"),
+        "up.weight": Rule(tensor=f"{feed}.wi_0.weight", turned=True, alone=f"{feed}.wi.weight"),
+        **linear("up:1", f"{feed}.wi_1"),
+        **linear("down", f"{feed}.wo"),
+    }
+
+
+T5_CROSS = {
+    **norm("cross.norm", "layer.1.layer_norm"),
+    **linear("cross.q", "layer.1.EncDecAttention.q"),
+    **linear("cross.kv", "layer.1.EncDecAttention.k"),
+    **linear("cross.kv:1", "layer.1.EncDecAttention.v"),
+    **linear("cross.proj", "layer.1.EncDecAttention.o"),
+}
+T5_TABLE = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+"""Of all layers of a stack, where they share it."""

@@ -13,10 +13,12 @@ from shardwright.errors import DataError
 from shardwright.execute.numerics.turns import turned_pairs
 from shardwright.execute.shares.parameters import Key
 from shardwright.execute.weights.rules import Family, Rule
+from shardwright.model.blocks.predictor import MODULE
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Parameter
+from shardwright.model.trained import LEFT_OUT
 from shardwright.program.layout.layout import Box, Interval, count, normal
 
 MOST_RUNS = 64
@@ -92,18 +94,23 @@ def _rule(model: Model, family: Family, run: int, layer: int, name: str) -> tupl
     layers = [r for r in model.runs if r.name.startswith("layers")]
     rules = family.outer
     stem = ""
-    if own.startswith("layers"):
+    if own in family.stacks:
+        rules, stem = family.stacks[own].rules, family.stacks[own].stem.replace("{layer}", str(layer))
+    elif own.startswith("layers"):
         rules, stem = family.layers, family.stem.replace("{layer}", str(layer + sum(r.count for r in model.runs[:run] if r in layers)))
-    elif own.startswith("mtp"):
+    elif own.startswith(MODULE):
         depth = own.rpartition(".")[2]
         number = sum(r.count for r in layers) + (int(depth) if depth.isdigit() else 0)
         rules = {**family.layers, **family.predictors} if family.predictors else {}
         stem = family.stem.replace("{layer}", str(number))
     if name not in rules:
-        raise DataError(
-            f"weights of {family.name}: where {own}.{name} stands is not known", hint="train a model of this family from random weights"
+        hint = (
+            f"plan the model without: --train {LEFT_OUT}" if own.startswith(MODULE) else "train a model of this family from random weights"
         )
-    return rules[name], stem + rules[name].tensor
+        raise DataError(f"weights of {family.name}: where {own}.{name} stands is not known", hint=hint)
+    rule = rules[name]
+    alone = rule.alone and all(p.name != f"{name}.1" for o in model.blocks[model.runs[run].block].operators for p in o.parameters)
+    return rule, stem + (rule.alone if alone else rule.tensor)
 
 
 @lru_cache(maxsize=4096)

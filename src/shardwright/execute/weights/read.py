@@ -12,16 +12,21 @@ from typing import Any
 import torch
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.shares.parameters import Key, whole_shape
+from shardwright.execute.shares.parameters import Key, origin, whole_shape
 from shardwright.execute.state.initial import InitialValues
 from shardwright.execute.weights.families import CONFIG, family_of
 from shardwright.execute.weights.layout import Patch, Stored, adapters, owned, patches, stored
 from shardwright.execute.weights.rules import Family
+from shardwright.model.blocks.predictor import predictors_of, without_predictors
 from shardwright.model.families.huggingface import load_config
 from shardwright.model.ir.graph import Model
+from shardwright.model.ir.tensor import ParameterClass
+from shardwright.model.trained import LEFT_OUT
 from shardwright.program.layout.layout import Box, count
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+COMPARED = 64
+"""Rows, or some more, of a head that are compared with the embedding."""
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -31,6 +36,7 @@ class HuggingFaceWeights:
 
     Args:
         files: of every tensor, its file and its name there. dtype: of what is read. beside: what adapters begin with, which no file has.
+        remarks: what of the folder the model is without, in a sentence.
     """
 
     folder: Path
@@ -39,6 +45,7 @@ class HuggingFaceWeights:
     files: Mapping[str, tuple[str, str]]
     dtype: torch.dtype
     beside: InitialValues
+    remarks: tuple[str, ...] = ()
 
     def __call__(self, key: Key) -> torch.Tensor:
         """A whole parameter."""
@@ -87,29 +94,65 @@ def open_weights(folder: Path, *, model: Model, dtype: torch.dtype, seed: int = 
 
     Raises:
         DataError: the family has no table; a file lacks or is truncated; a tensor lacks, or has another shape or dtype; the configuration
-            is of another model. File and tensor are named. A model beside a teacher.
+            is of another model, but for prediction modules that the model is without. File and tensor are named. A model beside a teacher.
     """
     if model.teacher_layers:
         raise DataError("weights of a model and its teacher are not read yet", hint="without --weights both begin at random values")
     family = family_of(model.architecture)
-    _require_model(folder, model.base or model)
+    described = _require_model(folder, model.base or model)
     listed = _listed(folder)
     headers: dict[str, _Header] = {}
     for name in sorted(set(listed.values()) if listed else {SINGLE}):
         headers |= _headers(folder, name)
     files: dict[str, tuple[str, str]] = {}
-    for key, _ in owned(model):
-        if key in adapters(model):
-            continue
-        place = stored(model, family, key)
-        for tensor in dict.fromkeys(p.tensor for p in patches(place, tuple(((0, n),) for n in whole_shape(model, key)))):
-            if tensor not in files:
-                files[tensor] = _require(
-                    folder, family, headers, tensor, place, listed, predictor=model.runs[key[0]].name.startswith("mtp")
-                )
+    if predictors_of(model) and not _has_predictors(model, family, headers):
+        raise DataError(
+            f"{folder}: its files have nothing of the {_modules(model)} that its {CONFIG} names, as Transformers saves {family.name}",
+            hint=f"plan the model without, and it is read: --train {LEFT_OUT}",
+        )
+    for tensor, place in tensors_of(model, family):
+        if tensor not in files:
+            files[tensor] = _require(folder, family, headers, tensor, place, listed)
+    _require_tied(folder, model, family, headers)
     return HuggingFaceWeights(
-        folder=folder, model=model, family=family, files=files, dtype=dtype, beside=InitialValues(model=model, seed=seed, dtype=dtype)
+        folder=folder,
+        model=model,
+        family=family,
+        files=files,
+        dtype=dtype,
+        beside=InitialValues(model=model, seed=seed, dtype=dtype),
+        remarks=_left_out(folder, model, described, family, headers),
     )
+
+
+def tensors_of(model: Model, family: Family) -> Iterator[tuple[str, Stored]]:
+    """Every tensor that some part of a model's parameters stands in, with how; one may come several times."""
+    for key, _ in owned(model):
+        if key not in adapters(model):
+            place = stored(model, family, key)
+            names = dict.fromkeys(p.tensor for p in patches(place, tuple(((0, n),) for n in whole_shape(model, key))))
+            yield from ((name, place) for name in names)
+
+
+def _has_predictors(model: Model, family: Family, headers: Mapping[str, _Header]) -> bool:
+    """Some tensor of a prediction module is in the files."""
+    others = {name for name, _ in tensors_of(without_predictors(model), family)}
+    own = {name for name, _ in tensors_of(model, family)} - others
+    return any(name in headers or name.removeprefix(family.base) in headers for name in own)
+
+
+def _modules(model: Model) -> str:
+    number = predictors_of(model)
+    return f"{number} prediction module{'s' if number > 1 else ''}"
+
+
+def _left_out(folder: Path, model: Model, described: Model, family: Family, headers: Mapping[str, _Header]) -> tuple[str, ...]:
+    """What the folder describes and the model is without."""
+    if predictors_of(model) or not predictors_of(described):
+        return ()
+    known = bool(family.predictors) and not _has_predictors(described, family, headers)
+    why = "of which its files have nothing" if known else "which is not trained"
+    return (f"the model is without the {_modules(described)} that {folder / CONFIG} names, {why}",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,15 +163,13 @@ class _Header:
 
 
 def _require(
-    folder: Path, family: Family, headers: Mapping[str, _Header], tensor: str, place: Stored, listed: Mapping[str, str], *, predictor: bool
+    folder: Path, family: Family, headers: Mapping[str, _Header], tensor: str, place: Stored, listed: Mapping[str, str]
 ) -> tuple[str, str]:
-    """(file, name there) of a tensor that has the right shape and a dtype that we read; `predictor`: of a prediction module."""
+    """(file, name there) of a tensor that has the right shape and a dtype that we read."""
     name = tensor if tensor in headers else tensor.removeprefix(family.base)
     if name not in headers:
         file = folder / listed.get(tensor, INDEX if listed else SINGLE)
         hint = f"give the whole checkpoint of {family.name}"
-        if predictor:
-            hint += ", or write num_nextn_predict_layers 0 into its config.json: Transformers saves this family without prediction modules"
         untied = "; a model whose logits are the embedding says tie_word_embeddings" if tensor.startswith("lm_head") else ""
         raise DataError(f"{file}: tensor {tensor} lacks", hint=f"{hint}{untied}")
     found = headers[name]
@@ -144,13 +185,43 @@ def _require(
     return found.file, name
 
 
-def _require_model(folder: Path, model: Model) -> None:
-    """Raise where the folder's configuration describes another model."""
+def _require_tied(folder: Path, model: Model, family: Family, headers: Mapping[str, _Header]) -> None:
+    """Raise where a file has a head of its own and the model has none: trained apart, every row differs; some are compared."""
+    heads = [(i, run) for i, run in enumerate(model.runs) if run.name == "head"]
+    for number, operator in ((i, o) for i, run in heads for o in model.blocks[run.block].operators):
+        for parameter in (p for p in operator.parameters if p.tied_to and p.klass is ParameterClass.HEAD):
+            keys = (number, 0, operator.name, parameter.name), origin(model, number, 0, operator, parameter).key
+            head, owner = (stored(model, family, key).tensor for key in keys)
+            names = [name if name in headers else name.removeprefix(family.base) for name in (head, owner)]
+            if names[0] not in headers or names[0] == names[1]:
+                continue
+            rows = [_some_rows(folder, headers[name], name) for name in names]
+            if rows[0].shape != rows[1].shape or not torch.equal(*rows):
+                raise DataError(
+                    f"{folder / headers[names[0]].file}: tensor {names[0]} is not the embedding, as the configuration says that it is",
+                    hint=f"write tie_word_embeddings false into {folder / CONFIG}, or leave the tensor out",
+                )
+
+
+def _some_rows(folder: Path, header: _Header, name: str) -> torch.Tensor:
+    """Rows of a tensor, evenly spread over it."""
+    with _opened(folder / header.file) as file:
+        part = file.get_slice(name)
+        return torch.stack([part[row].double() for row in range(0, header.shape[0], max(header.shape[0] // COMPARED, 1))])
+
+
+def _require_model(folder: Path, model: Model) -> Model:
+    """The model that the folder's configuration describes: this one, but for prediction modules that it may have more.
+
+    Raises:
+        DataError: it is another one.
+    """
     path = folder / CONFIG
     try:
-        other = load_config(path)
+        described = load_config(path)
     except ModelError as error:
         raise DataError(error.message, hint=error.hint) from None
+    other = described if predictors_of(model) else without_predictors(described)
     pairs = {
         "architecture": (other.architecture, model.architecture),
         "hidden width": (other.hidden, model.hidden),
@@ -167,6 +238,7 @@ def _require_model(folder: Path, model: Model) -> None:
             raise DataError(
                 f"{path}: it is of another model: {what} differ{shown}", hint=f"train the model of that file, or give {model.name}'s"
             )
+    return described
 
 
 def _listed(folder: Path) -> dict[str, str]:

@@ -23,6 +23,7 @@ class Rule:
             `Settings.rope_pairs` is false; ours are halves. Empty: stored as ours.
         pairs: the turned elements of every head, its first ones, are stored so.
         add: our value less the stored one.
+        alone: its name where its operator has no second parameter of the kind (a feed-forward without a gate); empty: the same.
     """
 
     tensor: str
@@ -34,6 +35,15 @@ class Rule:
     rotary: str = ""
     pairs: bool = False
     add: float = 0.0
+    alone: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Where the parameters of a run stand: `stem`, with ``{layer}`` for the number of the layer in it, before a rule's tensor."""
+
+    rules: Rules
+    stem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +53,16 @@ class Family:
     Args:
         outer: parameters of embedding and head, by our names. layers: of a layer; the tensor's name goes behind `stem`.
         predictors: of a module that predicts further tokens, where it differs from a layer; modules are numbered behind the layers.
-        base: beginning of names that some files leave out.
+        base: beginning of names that some files leave out. stacks: of runs by name that are neither layers of one decoder nor around them.
     """
 
     name: str
     outer: Rules
-    layers: Rules
+    layers: Rules = field(default_factory=dict)
     stem: str = "model.layers.{layer}."
     predictors: Rules = field(default_factory=dict)
     base: str = ""
+    stacks: Mapping[str, Stack] = field(default_factory=dict)
 
 
 def plain(**names: str) -> dict[str, Rule]:

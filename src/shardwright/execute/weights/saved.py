@@ -8,11 +8,12 @@ import torch
 
 from shardwright.errors import DataError
 from shardwright.execute.shares.parameters import Key
-from shardwright.execute.state.checkpoint import SavedSource, read, tensor_name
+from shardwright.execute.state.checkpoint import SavedSource, has_block, read, tensor_name
 from shardwright.execute.weights.layout import owned
 from shardwright.execute.weights.read import FLOATS, open_weights
 from shardwright.execute.weights.settings import settings_of
 from shardwright.execute.weights.write import WORDS, save_weights
+from shardwright.model.blocks.predictor import MODULE, without_predictors
 from shardwright.model.ir.graph import Model
 
 MASTER = "master"
@@ -24,11 +25,13 @@ def written_weights(
     """Write a checkpoint's parameters to a new folder: (files of tensors, step, dtype as safetensors calls it).
 
     Args:
-        dtype: a key of `FLOATS`; empty = of the parameters in the checkpoint. base: folder of what was not trained.
+        model: that a configuration describes; the checkpoint's may be without prediction modules. dtype: a key of `FLOATS`; empty = of the
+            parameters in the checkpoint. base: folder of what was not trained.
 
     Raises:
         DataError: as `read`, `open_weights` and `save_weights`; parameters were not trained and there is no `base`.
     """
+    model = model if has_block(checkpoint, MODULE) else without_predictors(model)
     saved = read(checkpoint, model=model, settings=settings_of(base, model=model, strict=False) if base is not None else None)
     missing = next((key for key, _ in owned(model) if key not in saved.shapes), None)
     if missing is not None and base is None:

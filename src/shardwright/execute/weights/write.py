@@ -22,6 +22,7 @@ from shardwright.execute.shares.parameters import Key, Parts, Source, part, whol
 from shardwright.execute.weights.families import CONFIG, family_of
 from shardwright.execute.weights.layout import Patch, Stored, owned, patches, stored
 from shardwright.execute.weights.read import FLOATS, INDEX, SINGLE
+from shardwright.model.blocks.predictor import PREDICTED, predictors_of
 from shardwright.model.families.huggingface import parse_config
 from shardwright.model.ir.graph import Model
 
@@ -66,7 +67,7 @@ def save_weights(
     shutil.rmtree(made, ignore_errors=True)
     try:
         made.mkdir(parents=True)
-        (made / CONFIG).write_text(_configured(config, dtype))
+        (made / CONFIG).write_text(_configured(config, dtype, model))
         for file, names in zip(files, shards, strict=True):
             _write(made / file, {name: planned[name] for name in names}, parts, dtype)
         if len(files) > 1:
@@ -115,10 +116,12 @@ def _assembled(tensor: _Tensor, source: Source, dtype: torch.dtype) -> torch.Ten
     return result
 
 
-def _configured(config: Path, dtype: torch.dtype) -> str:
-    """The text of a configuration that says which dtype the files have."""
+def _configured(config: Path, dtype: torch.dtype, model: Model) -> str:
+    """The text of a configuration that says which dtype the files have, and that there are no prediction modules where there are none."""
     found = parse_config(config.read_bytes(), source=str(config))
     found["dtype" if "dtype" in found else "torch_dtype"] = str(dtype).removeprefix("torch.")
+    if not predictors_of(model):
+        found |= dict.fromkeys((name for name in PREDICTED if found.get(name)), 0)
     return json.dumps(found, indent=2) + "\n"
 
 

@@ -119,10 +119,15 @@ def rotary_operator(*, inputs: tuple[str, ...], shape: AttentionShape) -> Operat
     )
 
 
-def core_operator(name: str, *, source: str, shape: AttentionShape, tempered: bool = False) -> Operator:
+def distance_table(name: str, *, buckets: int, heads: int, tied_to: str = "") -> Parameter:
+    """A bias of scores for each bucket of distances and query head."""
+    return Parameter(name=name, extents=(hidden_extent(buckets), Extent(dim=Dim.HEADS, size=heads)), tied_to=tied_to)
+
+
+def core_operator(name: str, *, source: str, shape: AttentionShape, tempered: bool = False, distances: Parameter | None = None) -> Operator:
     """softmax(Q K^T) V of all heads, with a learned sink per query head when the shape has them.
 
-    `tempered`: queries grow with their position.
+    `tempered`: queries grow with their position. `distances`: a table of biases of the scores (see `distance_table`).
     """
     query, key, value, out = head_extents(shape)
     sinks = (Parameter(name=f"{name}.sinks", extents=(Extent(dim=Dim.HEADS, size=shape.heads),)),) if shape.sinks else ()
@@ -133,10 +138,11 @@ def core_operator(name: str, *, source: str, shape: AttentionShape, tempered: bo
         inputs=(source,),
         reads=(query, key, value),
         writes=(out,),
-        parameters=sinks,
+        parameters=sinks if distances is None else (*sinks, distances),
         keeps=(source, name),
         attention=shape,
         tempered=tempered,
+        biased=distances is not None,
     )
 
 
@@ -149,11 +155,13 @@ def attention_operators(
     qk_norm: QkNorm | bool = False,
     rotary: bool = True,
     tempered: bool = False,
+    distances: Parameter | None = None,
     source: str = "norm1",
 ) -> tuple[Operator, ...]:
     """Grouped-query attention from the normed input to the projected output (no norm, no residual).
 
-    `qk_norm` True is a gain per element of a head (`QkNorm.HEAD`). `tempered`: queries grow with their position.
+    `qk_norm` True is a gain per element of a head (`QkNorm.HEAD`). `tempered`: queries grow with their position. `distances`: a table
+    of biases of the scores.
     """
     query, key, value, out = head_extents(shape)
     width = hidden_extent(hidden)
@@ -163,7 +171,7 @@ def attention_operators(
         operators.append(qk_norm_operator(source="qkv", shape=shape, width=kind))
     if rotary:
         operators.append(rotary_operator(inputs=(operators[-1].name,), shape=shape))
-    operators.append(core_operator("core", source=operators[-1].name, shape=shape, tempered=tempered))
+    operators.append(core_operator("core", source=operators[-1].name, shape=shape, tempered=tempered, distances=distances))
     return (*operators, linear("proj", source="core", reads=(out,), writes=(width,), klass=OperatorClass.ATTN, bias=output_bias))
 
 

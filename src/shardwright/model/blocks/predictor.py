@@ -7,18 +7,44 @@ Embedding and output weights are the main model's; the norms are its own.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from shardwright.model.blocks.dense import embedding_block, head_block, hidden_extent, linear, norm
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.fields import Fields
+from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorClass
 
 MAX_PREDICTORS = 64
+MODULE, MODULE_HEAD = "mtp", "mtp_head"
+PREDICTORS: Final = (MODULE, MODULE_HEAD)
+"""Names of the blocks of a module."""
+PREDICTED: Final = ("num_nextn_predict_layers", "num_mtp_layers")
+"""Fields that say how many modules there are."""
 
 
 def num_predictors(fields: Fields) -> int:
     """Prediction modules that a configuration names; 0 where it names none."""
-    return fields.integer("num_nextn_predict_layers", "num_mtp_layers", minimum=0, maximum=MAX_PREDICTORS, default=0)
+    return fields.integer(*PREDICTED, minimum=0, maximum=MAX_PREDICTORS, default=0)
+
+
+def predictors_of(model: Model) -> int:
+    """Prediction modules that a model has."""
+    return sum(model.blocks[run.block].name == MODULE for run in model.runs)
+
+
+def without_predictors(model: Model) -> Model:
+    """`model` as its configuration would describe it without prediction modules."""
+    if not predictors_of(model):
+        return model
+    kept = [run for run in model.runs if model.blocks[run.block].name not in PREDICTORS]
+    used = sorted({run.block for run in kept})
+    return replace(
+        model,
+        blocks=tuple(model.blocks[i] for i in used),
+        runs=tuple(replace(run, block=used.index(run.block)) for run in kept),
+        base=None if model.base is None else without_predictors(model.base),
+    )
 
 
 def predictor_modules(count: int, *, layer: Block, hidden: int, vocab: int, tied: bool) -> tuple[tuple[Block, Block], ...]:
@@ -31,7 +57,7 @@ def predictor_modules(count: int, *, layer: Block, hidden: int, vocab: int, tied
     if not count:
         return ()
     owner = "embed.embed.weight" if tied else "head.logits.weight"
-    head = head_block(hidden=hidden, vocab=vocab, tied=True, tied_to=owner, name="mtp_head")
+    head = head_block(hidden=hidden, vocab=vocab, tied=True, tied_to=owner, name=MODULE_HEAD)
     return ((_module(layer, hidden=hidden, vocab=vocab), head),) * count
 
 
@@ -46,7 +72,7 @@ def _module(layer: Block, *, hidden: int, vocab: int) -> Block:
     join = linear("join", source="hidden_norm", reads=(wide,), writes=(width,), klass=OperatorClass.STREAM)
     joined = ("embed_norm", "hidden_norm")
     return Block(
-        name="mtp",
+        name=MODULE,
         operators=(
             replace(plain, inputs=(), parameters=shared),
             norm("embed_norm", source="lookup", hidden=hidden),

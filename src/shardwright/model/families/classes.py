@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 BY_LAYER: Final = "rotary positions that differ by type of layer"
-BIASED: Final = "scores of attention are biased by distance"
 FACTORS: Final = (
     "embedding_multiplier",
     "attention_multiplier",
@@ -35,7 +34,9 @@ class ClassSettings:
         norms_turned: norms of queries and keys are behind their turns, and take the scale of what is turned away.
         activation: where none is written; empty: the usual one. legacy: activations that are written and others that are meant.
         embed_scaled: the embedding is multiplied by the square root of its width.
-        score_width: ``query_pre_attn_scalar``, the width that scores are divided by the root of; 0: a head's.
+        score_width: ``query_pre_attn_scalar``, the width that scores are divided by the root of; 0: a head's. plain_scores: they are not
+            divided.
+        tied_scaled: what a head that is the embedding reads is divided by the root of its width, unless ``scale_decoder_outputs`` is false.
         final_cap: ``final_logit_softcapping`` where that is not written. reads_cap: it reads that.
         factors: names of `FACTORS` that it reads, and their values where they are not written.
         scoring: ``scoring_func`` that it computes, whatever is written.
@@ -65,6 +66,8 @@ class ClassSettings:
     legacy: Mapping[str, str] = field(default_factory=dict)
     embed_scaled: bool = False
     score_width: float = 0.0
+    plain_scores: bool = False
+    tied_scaled: bool = False
     final_cap: float = 0.0
     reads_cap: bool = False
     factors: Mapping[str, float] = field(default_factory=dict)
@@ -79,6 +82,12 @@ _NO_ROTARY: Final = ClassSettings(eps=1e-5, rope_base=0.0)
 _GEMMA: Final = ClassSettings(activation="gelu_pytorch_tanh", embed_scaled=True)
 _OSS: Final = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
 _CORE_CAP: Final = ("attn_logit_softcapping",)
+_T5: Final = ClassSettings(
+    rope_base=0.0,
+    plain_scores=True,
+    tied_scaled=True,
+    legacy={"gated-gelu": "gelu_new", "gated-silu": "silu", "gated-relu": "relu"},
+)
 _GLM: Final = ClassSettings(eps=1.5625e-7, rope_share=True, usual_share=0.5)
 CLASSES: Final[Mapping[str, ClassSettings]] = {
     **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _PLAIN),
@@ -126,9 +135,8 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     "ArceeForCausalLM": ClassSettings(eps=1e-5, activation="relu2"),
     "HeliumForCausalLM": ClassSettings(eps=1e-8, rope_base=100000.0),
     "Ernie4_5ForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0),
-    **dict.fromkeys(
-        ("T5ForConditionalGeneration", "MT5ForConditionalGeneration", "UMT5ForConditionalGeneration"),
-        ClassSettings(rope_base=0.0, differs=(BIASED,)),
-    ),
+    "T5ForConditionalGeneration": replace(_T5, activation="relu"),
+    "MT5ForConditionalGeneration": replace(_T5, activation="gated-gelu", tied_scaled=False),
+    "UMT5ForConditionalGeneration": replace(_T5, activation="gated-gelu"),
 }
 """By architecture. Values as in the configuration classes of Transformers 5 (github.com/huggingface/transformers)."""

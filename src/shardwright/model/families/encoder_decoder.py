@@ -7,12 +7,14 @@ decoder layer reads the output of ``encoder_norm``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwright.model.blocks.decoder import decoder_model
 from shardwright.model.blocks.dense import (
     attention_operators,
     core_operator,
+    distance_table,
     embedding_block,
     head_block,
     head_extents,
@@ -28,7 +30,7 @@ from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, Mask, Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim, Extent, Parameter, ParameterClass
+from shardwright.model.ir.tensor import Parameter, ParameterClass
 
 ENCODER = "encoder"
 MAX_TYPES = 2**10
@@ -57,7 +59,7 @@ def build_bert(fields: Fields) -> Model:
     extents = (hidden_extent(fields.integer("type_vocab_size", default=2, maximum=MAX_TYPES)), hidden_extent(hidden))
     types = Parameter(name="embed.types", extents=extents, klass=ParameterClass.EMBED)
     return decoder_model(
-        embed=_with_parameter(embedding_block(hidden=hidden, vocab=vocab, positions=positions, norm_after=True), types),
+        embed=_with_parameters(embedding_block(hidden=hidden, vocab=vocab, positions=positions, norm_after=True), [types]),
         layers=[layer] * fields.layers(),
         head=_masked_head(hidden=hidden, vocab=vocab, tied=fields.flag("tie_word_embeddings", default=True)),
         hidden=hidden,
@@ -92,38 +94,70 @@ def _masked_head(*, hidden: int, vocab: int, tied: bool) -> Block:
 
 
 def build_t5(fields: Fields) -> Model:
-    """T5, v1.1 and FLAN-T5 (`T5Config`: as many decoder as encoder layers, 32 position buckets, tied input embeddings).
+    """T5, v1.1 and FLAN-T5 (`T5Config`: as many decoder as encoder layers, 32 position buckets, tied input embeddings, ReLU).
 
-    Relative position biases are one table for each stack; it is stored by the stack's embedding run, as layers share it.
+    Biases of scores by distance are one table for each stack; it is stored by the stack's embedding run, and all its layers read it.
     ``feed_forward_proj`` ``gated-...`` has two input projections. T5 v1.1 has untied logits (``tie_word_embeddings`` false).
     """
+    return _of_shared_tables(fields, feed_forward="relu")
+
+
+def build_mt5(fields: Fields) -> Model:
+    """mT5 (`MT5Config`): a T5 v1.1, gated feed-forwards where nothing is written."""
+    return _of_shared_tables(fields, feed_forward="gated-gelu")
+
+
+def build_umt5(fields: Fields) -> Model:
+    """UMT5 (`UMT5Config`): a T5 each of whose layers has a table of its own, gated feed-forwards where nothing is written."""
+    table = distance_table("core.distances", buckets=_buckets(fields), heads=_heads(fields))
+    return _two_stacks(fields, tables=[], read=[table, table], feed_forward="gated-gelu")
+
+
+def _of_shared_tables(fields: Fields, *, feed_forward: str) -> Model:
+    heads, buckets = _heads(fields), _buckets(fields)
+    tables = [distance_table("position_bias", buckets=buckets, heads=heads)] * 2
+    owners = [f"{block}.position_bias" for block in ("encoder_embed", "embed")]
+    read = [distance_table("core.distances", buckets=buckets, heads=heads, tied_to=owner) for owner in owners]
+    return _two_stacks(fields, tables=tables, read=read, feed_forward=feed_forward)
+
+
+def _heads(fields: Fields) -> int:
+    return fields.integer("num_heads", "num_attention_heads", maximum=MAX_HEADS)
+
+
+def _buckets(fields: Fields) -> int:
+    """Rows of the tables: a fourth of them are for one distance each, so that there is one, and the last of them is beyond those."""
+    buckets = fields.integer("relative_attention_num_buckets", default=32, minimum=4, maximum=MAX_BUCKETS)
+    fields.integer("relative_attention_max_distance", default=128, minimum=buckets // 2 + 1)
+    return buckets
+
+
+def _two_stacks(fields: Fields, *, tables: Sequence[Parameter], read: Sequence[Parameter], feed_forward: str) -> Model:
+    """An encoder and a decoder whose layers read the encoder's output.
+
+    Args:
+        tables: of biases by distance that the embedding runs of encoder and decoder store. read: those that the layers of each read.
+        feed_forward: where none is written.
+    """
     hidden, vocab = fields.hidden(), fields.vocab()
-    heads = fields.integer("num_heads", "num_attention_heads", maximum=MAX_HEADS)
-    head_dim = fields.integer("d_kv", maximum=MAX_HEAD_DIM)
-    ffn = fields.integer("d_ff", maximum=MAX_FFN)
-    gated = _gated(fields)
+    heads, head_dim = _heads(fields), fields.integer("d_kv", maximum=MAX_HEAD_DIM)
     encoders = fields.integer("num_layers", "num_hidden_layers", maximum=MAX_LAYERS)
     decoders = fields.integer("num_decoder_layers", default=encoders, maximum=MAX_LAYERS)
-    buckets = fields.integer("relative_attention_num_buckets", default=32, maximum=MAX_BUCKETS)
     tied = fields.flag("tie_word_embeddings", default=True)
+    fields.aside("scale_decoder_outputs")
     own = AttentionShape(heads=heads, kv_heads=heads, head_dim=head_dim, value_dim=head_dim)
-    feed = mlp_operators(hidden=hidden, ffn=ffn, gated=gated)
-    encoder = layer_block(
-        "encoder",
-        hidden=hidden,
-        attention=attention_operators(hidden=hidden, shape=replace(own, mask=Mask.FULL), rotary=False),
-        feed_forward=feed,
-    )
-    table = Parameter(name="position_bias", extents=(hidden_extent(buckets), Extent(dim=Dim.HEADS, size=heads)))
-    embed = _with_parameter(embedding_block(hidden=hidden, vocab=vocab), table)
+    feed = mlp_operators(hidden=hidden, ffn=fields.integer("d_ff", maximum=MAX_FFN), gated=_gated(fields, default=feed_forward))
+    seen = attention_operators(hidden=hidden, shape=replace(own, mask=Mask.FULL), rotary=False, distances=read[0])
+    encoder = layer_block("encoder", hidden=hidden, attention=seen, feed_forward=feed)
+    embed = embedding_block(hidden=hidden, vocab=vocab)
     shared = replace(embed.operators[0].parameters[0], tied_to="embed.embed.weight")
-    lookup = replace(embed.operators[0], parameters=(shared, table))
+    lookup = replace(embed.operators[0], parameters=(shared, *tables[:1]))
     blocks = (
         Block(name="encoder_embed", operators=(lookup,), sequence=ENCODER),
         replace(encoder, sequence=ENCODER),
         Block(name="encoder_norm", operators=(norm("norm", source=INPUT, hidden=hidden),), sequence=ENCODER),
-        embed,
-        _cross_layer(hidden=hidden, own=own, feed_forward=feed),
+        _with_parameters(embed, tables[1:]),
+        _cross_layer(hidden=hidden, own=own, feed_forward=feed, distances=read[1]),
         head_block(hidden=hidden, vocab=vocab, tied=tied),
     )
     runs = (
@@ -137,16 +171,19 @@ def build_t5(fields: Fields) -> Model:
     return Model(blocks=blocks, runs=runs, hidden=hidden, vocab=vocab)
 
 
-def _gated(fields: Fields) -> bool:
-    form = fields.string("feed_forward_proj", default="relu")
+def _gated(fields: Fields, *, default: str) -> bool:
+    form = fields.string("feed_forward_proj", default=default)
     if form not in ("relu", "gelu", "gated-gelu", "gated-silu", "gated-relu"):
         fields.fail(f"feed_forward_proj = {form[:40]!r} is not supported", hint="supported: relu, gelu, gated-gelu, gated-silu, gated-relu")
-    return form.startswith("gated-")
+    gated = form.startswith("gated-")
+    if fields.flag("is_gated_act", default=gated) is not gated:
+        fields.fail(f"is_gated_act is {str(not gated).lower()} beside feed_forward_proj = {form!r}", hint="keep the second alone")
+    return gated
 
 
-def _with_parameter(block: Block, parameter: Parameter) -> Block:
+def _with_parameters(block: Block, parameters: Sequence[Parameter]) -> Block:
     first = block.operators[0]
-    return replace(block, operators=(replace(first, parameters=(*first.parameters, parameter)), *block.operators[1:]))
+    return replace(block, operators=(replace(first, parameters=(*first.parameters, *parameters)), *block.operators[1:]))
 
 
 def cross_attention_operators(*, hidden: int, shape: AttentionShape) -> tuple[Operator, ...]:
@@ -163,9 +200,9 @@ def cross_attention_operators(*, hidden: int, shape: AttentionShape) -> tuple[Op
     )
 
 
-def _cross_layer(*, hidden: int, own: AttentionShape, feed_forward: tuple[Operator, ...]) -> Block:
-    """Causal self-attention, attention to the encoder's output, feed-forward, each a pre-norm residual."""
-    attention = attention_operators(hidden=hidden, shape=own, rotary=False)
+def _cross_layer(*, hidden: int, own: AttentionShape, feed_forward: tuple[Operator, ...], distances: Parameter) -> Block:
+    """Causal self-attention, attention to the encoder's output, feed-forward, each a pre-norm residual; the first has biases."""
+    attention = attention_operators(hidden=hidden, shape=own, rotary=False, distances=distances)
     plain = layer_block("decoder", hidden=hidden, attention=attention, feed_forward=feed_forward)
     operators: list[Operator] = []
     for operator in plain.operators:

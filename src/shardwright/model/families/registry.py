@@ -69,6 +69,8 @@ _BUILDERS: Final[dict[str, str]] = {
     "shardwright.model.families.refused:refuse_kimi_k3": "KimiK3ForConditionalGeneration kimi_k3",
     "shardwright.model.families.encoder_decoder:build_bert": "BertForMaskedLM bert",
     "shardwright.model.families.encoder_decoder:build_t5": "T5ForConditionalGeneration t5",
+    "shardwright.model.families.encoder_decoder:build_mt5": "MT5ForConditionalGeneration mt5",
+    "shardwright.model.families.encoder_decoder:build_umt5": "UMT5ForConditionalGeneration umt5",
     "shardwright.model.families.vision:build_llava": "LlavaForConditionalGeneration llava",
     "shardwright.model.families.vision:build_qwen3_vl": "Qwen3VLForConditionalGeneration qwen3_vl",
     "shardwright.model.families.vision:build_qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration qwen3_vl_moe",

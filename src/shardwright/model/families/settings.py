@@ -38,7 +38,10 @@ SPELLED: Final = {
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh"),
 }
 """Names of activations in configurations, and ours."""
-ACTIVATION = ("hidden_activation", "hidden_act", "activation_function", "activation", "mlp_hidden_act")
+ACTIVATION = (
+    *("hidden_activation", "hidden_act", "activation_function", "activation", "mlp_hidden_act", "dense_act_fn"),
+    "feed_forward_proj",
+)
 LATENT_EPS = 1e-6
 """Epsilon of the norms of latents in Transformers, whatever ``rms_norm_eps`` says."""
 EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon")
@@ -79,11 +82,13 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         residual_factor=_factor(fields, own, "residual_multiplier"),
         logits_factor=_factor(fields, own, "logit_scale")
         * _factor(fields, own, "lm_head_multiplier")
+        * _tied_factor(fields, own)
         / _factor(fields, own, "logits_scaling"),
         logits_cap=_cap(config, own) if own.reads_cap else 0.0,
         activation=_activation_of(config, model),
         shares_add_up=_add_up(config, own) is not False,
         sigmoid_scores=own.sigmoid,
+        bias_reach=fields.integer("relative_attention_max_distance", default=128) if _biased(model) else 128,
         temper=_temper(fields, model),
         share_factor=fields.number("routed_scaling_factor", minimum=0.0, maximum=1e6, default=own.share_factor),
     )
@@ -153,6 +158,10 @@ def _clamped(model: Model) -> bool:
     return any(o.clamped for b in model.blocks for o in b.operators)
 
 
+def _biased(model: Model) -> bool:
+    return any(o.biased for b in model.blocks for o in b.operators)
+
+
 def _share(fields: Fields, own: ClassSettings) -> float:
     """The part of a head's width that is turned."""
     if not own.rope_share:
@@ -171,6 +180,12 @@ def _factor(fields: Fields, own: ClassSettings, name: str) -> float:
     return 1.0 if usual is None else fields.number(name, minimum=1e-9, maximum=1e9, default=usual)
 
 
+def _tied_factor(fields: Fields, own: ClassSettings) -> float:
+    """Of what a head reads that is the embedding, or would be but for a file that says how it was trained."""
+    scaled = own.tied_scaled and fields.flag("scale_decoder_outputs", default=fields.flag("tie_word_embeddings", default=True))
+    return fields.hidden() ** -0.5 if scaled else 1.0
+
+
 def _cap(config: Mapping[str, Any], own: ClassSettings) -> float:
     """The bound of logits; a null one means none: only an absent field has the class's."""
     return number_of(config.get("final_logit_softcapping", own.final_cap)) or 0.0
@@ -180,6 +195,8 @@ def _width_factor(fields: Fields, own: ClassSettings) -> float:
     """Of scores that are divided by the root of another width than a head's, or have a factor in place of one over that."""
     if "attention_multiplier" in own.factors:
         return _factor(fields, own, "attention_multiplier") * sqrt(fields.head_dim())
+    if own.plain_scores:
+        return sqrt(fields.integer("d_kv", maximum=MAX_HEAD_DIM))
     if not own.score_width:
         return 1.0
     width = fields.number("query_pre_attn_scalar", minimum=1e-3, maximum=1e6, default=own.score_width)

@@ -37,7 +37,7 @@ INERT: Final = {
     "max_position_embeddings original_max_position_embeddings initial_context_length n_positions n_ctx max_seq_len seq_length qk_head_dim "
     "*_softcapping query_pre_attn_scalar hidden_act hidden_activation activation activation_function mlp_hidden_act mamba_hidden_act "
     "dense_act_fn projector_hidden_act swiglu_* *_multiplier *_multipliers logits_scaling logit_scale *_scaling_factor attn_scale "
-    "attention_value_scale attn_temperature_tuning floor_scale use_gemma_norm position_embedding_type relative_attention_max_distance",
+    "attention_value_scale attn_temperature_tuning floor_scale use_gemma_norm position_embedding_type",
     "choice and loss of a router": "router_aux_loss_coef router_jitter_noise router_z_loss_coef aux_loss_alpha seq_aux norm_topk_prob "
     "scoring_func topk_method moe_router_*",
     "how one site ran it": "pretraining_tp ep_size tp_size slow_but_exact moe_shared_expert_overlap init_device verbose skip_bias_add* "

@@ -133,6 +133,7 @@ class Operator:
         groups: NORM over equal parts of its width, each with a mean square of its own; its gain is as wide as all of them.
         local: ROTARY of a layer whose queries see a window of keys, which may turn at rates of their own.
         tempered: ATTENTION whose queries grow with their position (`Settings.temper`).
+        biased: ATTENTION whose scores get a learned bias by distance (`distances`).
         factors: LINEAR: what each extent that it writes is multiplied with, its bias too; () = nothing.
         weighed: PERMUTE of experts that work on a token times what they count for it, not counted behind them.
     """
@@ -155,6 +156,7 @@ class Operator:
     groups: int = field(default=1, repr=False)
     local: bool = field(default=False, repr=False)
     tempered: bool = field(default=False, repr=False)
+    biased: bool = field(default=False, repr=False)
     weighed: bool = field(default=False, repr=False)
     factors: tuple[float, ...] = field(default=(), repr=False)
 
@@ -167,6 +169,11 @@ class Operator:
     def rank(self) -> int:
         """Of the product that is added to its weights; 0 = none is."""
         return self.adapters[0].extents[-1].size if self.adapted else 0
+
+    @property
+    def distances(self) -> Parameter | None:
+        """The table of a bias for each bucket of distances and query head, its last parameter; None = scores have none."""
+        return self.parameters[-1] if self.biased else None
 
     @property
     def trains_own(self) -> bool:

@@ -101,6 +101,7 @@ class Settings:
         activation: what feed-forwards compute element by element, a name of `ACTIVATIONS`; empty: the usual one (`USUAL`).
         shares_add_up: what a token's experts count is made to add up to one. share_factor: of what each of them counts.
         sigmoid_scores: scores of experts are sigmoids, whether or not their choice is corrected.
+        bias_reach: distance from which on all keys of a direction have one learned bias (`Operator.distances`).
         temper: (positions, strength) of queries that grow with their position p: 1 + strength ln(1 + floor((p + 1) / positions)).
     """
 
@@ -123,6 +124,7 @@ class Settings:
     shares_add_up: bool = True
     share_factor: float = 1.0
     sigmoid_scores: bool = False
+    bias_reach: int = 128
     temper: tuple[float, float] = (8192.0, 0.1)
 
     def of_layers(self, *, local: bool) -> Settings:

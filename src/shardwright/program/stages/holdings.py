@@ -153,8 +153,8 @@ def parameter_sums(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, 
         spots = [*stretch.spots, *[(p.use, p.stage, p.segment) for p in stretch.others]]
         first = min([stage.base for _, stage, _ in spots])
         base, near = islands.seen_from(first, (stage.devices[-1] for _, stage, _ in spots)) if islands is not None else (first, None)
-        lanes: dict[tuple[int, int], int] = {}
-        turns = [lanes.setdefault((use[0], segment.run), len(lanes)) for use, _, segment in spots]
+        lanes: dict[tuple[int, int, int], int] = {}
+        turns = [lanes.setdefault((use[0], segment.run, segment.first), len(lanes)) for use, _, segment in spots]
         alike = (
             stretch.names,
             near and (near.first, near.size),
@@ -288,7 +288,8 @@ def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
     Args:
         length: positions of the sequence.
     """
-    return shares(_use(place, 0, base), (place.use[0], place.segment.run, place.operator.name), length)
+    # Layers that share a parameter are in several segments: each does other work on the same tokens.
+    return shares(_use(place, 0, base), (place.use[0], place.segment.run, place.segment.first, place.operator.name), length)
 
 
 def _use(place: ParameterPlace, turn: int, base: int) -> ParameterUse:

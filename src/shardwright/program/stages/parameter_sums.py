@@ -69,7 +69,8 @@ def _counted(sums: Sums, use: int) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterUse:
-    """A use of a parameter, its lane and run as the number `turn` among the parameter's uses, its stage `offset` devices after the base.
+    """A use of a parameter, its lane, run and first layer as the number `turn` among the parameter's uses, its stage `offset` devices after
+    the base.
 
     Args:
         backward: the operator has a backward there.

@@ -46,6 +46,18 @@ def grid_of(plan: Plan, *, model: Model) -> Grid | None:
     return None
 
 
+def grid_of_stage(plan: Plan, lane: Lane, number: int, *, model: Model) -> Grid | None:
+    """The grid, without a pipeline, whose trees one stage of a lane has, None if there is none.
+
+    Its memory is the plan's, its recompute the stage's.
+    """
+    alone = replace(lane, stages=(replace(lane.stages[number], base=0),))
+    try:
+        return next(iter(_candidates(plan, alone, "1f1b", model=model)), None)
+    except (StrategyError, ValueError, ZeroDivisionError):  # what was read off is no grid
+        return None
+
+
 def _terms(split: Split | None) -> list[tuple[Dim, int, bool, int]] | None:
     """(dim, parts, zigzag, stride) from outermost to innermost; None if some parts are weighted."""
     terms: list[tuple[Dim, int, bool, int]] = []
