@@ -1,14 +1,21 @@
-"""Mixtures of experts that every rank has whole: the choice, the rows of each expert, their products, and the way back.
+"""Mixtures of experts: the choice, the rows of each of a rank's experts, their products, and the way back.
 
 Between `Permute` and `Unpermute` a value is (rows, elements) for each extent, one row for each token and expert that it chose, sorted by
-expert, then token; behind the extents stand the number of rows of each expert and, of each row, its (token, choice) as one number.
+expert; behind the extents stand the number of rows of each expert and the way that the rows came (`dispatch.Way`).
 """
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+from collections.abc import Iterable
 
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from shardwright.execute.native.dispatch import Way, returned, sent
+from shardwright.execute.native.torch_private import local
 from shardwright.execute.numerics.choice import chosen_experts
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings
@@ -29,19 +36,24 @@ class Route(nn.Module):  # type: ignore[misc]
 
 
 class NativePermute(nn.Module):  # type: ignore[misc]
-    """Rows of tokens, copied to every expert that they chose, or times what it counts."""
+    """Rows of tokens, copied to every expert that they chose, or times what it counts; `ranks`: of ep, that have experts of their own."""
 
     def __init__(self, operator: Operator) -> None:
         super().__init__()
         assert operator.experts is not None
         self.experts, self.weighed = operator.experts.experts, operator.weighed
+        self.ranks: dist.ProcessGroup | None = None
 
-    def forward(self, x: torch.Tensor, probabilities: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Rows, their number by expert, and their (token, choice)."""
+    def forward(self, x: torch.Tensor, probabilities: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Way]:
+        """Rows, their number by expert, and their way."""
         order = torch.argsort(chosen.flatten(), stable=True)
         counts = torch.bincount(chosen.flatten(), minlength=self.experts)
         rows = x.flatten(0, 1)[order // chosen.shape[-1]]
-        return rows * probabilities.flatten()[order].unsqueeze(-1) if self.weighed else rows, counts, order
+        if self.weighed:
+            rows = rows * probabilities.flatten()[order].unsqueeze(-1)
+        if self.ranks is None:
+            return rows, counts, Way(order=order)
+        return sent(rows, counts, order, group=self.ranks)
 
 
 class Products(nn.Module):  # type: ignore[misc]
@@ -53,13 +65,13 @@ class Products(nn.Module):  # type: ignore[misc]
         tensors = [nn.Parameter(torch.empty([e.size for e in p.extents], device="meta")) for p in operator.parameters]
         self.weights, self.biases = nn.ParameterList(tensors[:count]), nn.ParameterList(tensors[count:])
 
-    def forward(self, x: torch.Tensor, counts: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(self, x: torch.Tensor, counts: torch.Tensor, way: Way) -> tuple[torch.Tensor | Way, ...]:
         """Products, and what says whose rows they are."""
         rows = x.split(counts.tolist())
-        found = [torch.cat([part @ matrix for part, matrix in zip(rows, weight, strict=True)]) for weight in self.weights]
+        found = [torch.cat([part @ matrix for part, matrix in zip(rows, local(weight), strict=True)]) for weight in self.weights]
         for i, bias in enumerate(self.biases):
-            found[i] = found[i] + bias.repeat_interleave(counts, dim=0)
-        return (*found, counts, order)
+            found[i] = found[i] + local(bias).repeat_interleave(counts, dim=0)
+        return (*found, counts, way)
 
 
 class NativeUnpermute(nn.Module):  # type: ignore[misc]
@@ -70,8 +82,23 @@ class NativeUnpermute(nn.Module):  # type: ignore[misc]
         self.weighed = operator.weighed
 
     def forward(
-        self, rows: torch.Tensor, counts: torch.Tensor, order: torch.Tensor, probabilities: torch.Tensor, chosen: torch.Tensor
+        self, rows: torch.Tensor, counts: torch.Tensor, way: Way, probabilities: torch.Tensor, chosen: torch.Tensor
     ) -> tuple[torch.Tensor]:
         """(samples, positions, elements)."""
-        each = rows[torch.argsort(order)].unflatten(0, chosen.shape)
+        each = returned(rows, way).unflatten(0, chosen.shape)
         return ((each if self.weighed else probabilities.unsqueeze(-1) * each).sum(-2),)
+
+
+def spread_experts(steps: Iterable[nn.Module], mesh: DeviceMesh) -> tuple[Products, ...]:
+    """Give every rank of ``ep`` experts of its own, as many each, in order: the products of a layer."""
+    found = []
+    for step in steps:
+        if isinstance(step, NativePermute) and mesh.size() > 1:
+            step.ranks = mesh.get_group()
+        if isinstance(step, Products):
+            for own in (step.weights, step.biases):
+                for i, whole in enumerate(own):
+                    cut = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
+                    own[i] = nn.Parameter(cut, requires_grad=whole.requires_grad)
+            found.append(step)
+    return tuple(found)

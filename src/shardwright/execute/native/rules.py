@@ -42,17 +42,17 @@ def refusals(model: Model, grid: Grid, *, job: TrainingJob) -> Iterator[Violatio
 
 
 def _axes(grid: Grid) -> Iterator[Violation]:
-    if grid.cp > 1:
+    if grid.ring > 1 and not grid.gather:
         yield Violation(
             rule="native.context",
-            message=f"cp {grid.cp}: PyTorch's context_parallel has no CPU attention and deals positions in its own way",
-            hint="use tp with sp for long sequences",
+            message=f"a ring of {grid.ring}: PyTorch's context_parallel passes keys round for kernels of GPUs alone, dealt in its own way",
+            hint=f"gather the keys (gather), or trade heads (ulysses={grid.cp})",
         )
-    if grid.ep * grid.etp > 1:
+    if grid.etp > 1:
         yield Violation(
             rule="native.experts",
-            message=f"ep {grid.ep} etp {grid.etp}: PyTorch has no expert parallelism of its own",
-            hint="use dp with zero3",
+            message=f"etp {grid.etp}: every expert is whole on its rank here",
+            hint="use ep, or dp with zero3",
         )
     if grid.offload:
         yield Violation(
@@ -83,7 +83,7 @@ def _model(model: Model, grid: Grid) -> Iterator[Violation]:
         before = (run.name,)
     for block in model.blocks:
         for operator in block.operators:
-            reason = _unknown(operator, tp=grid.tp)
+            reason = _unknown(operator, grid)
             if reason:
                 yield Violation(
                     rule="native.operator",
@@ -114,7 +114,7 @@ SEVERAL = (OperatorKind.RESIDUAL, OperatorKind.PERMUTE, OperatorKind.ROTARY)
 """Kinds that read several tensors: sums, experts, and positions of latent attention."""
 
 
-def _unknown(operator: Operator, *, tp: int) -> str:
+def _unknown(operator: Operator, grid: Grid) -> str:
     """Why `decoder` has no module for an operator; empty if it has."""
     shape = operator.attention
     gate = operator.kind is OperatorKind.ACTIVATION and operator.klass is OperatorClass.SHARED and not operator.gated
@@ -127,10 +127,11 @@ def _unknown(operator: Operator, *, tp: int) -> str:
         return "attends otherwise than causally or in a window"
     if operator.kind is OperatorKind.EMBEDDING and any(not p.name.endswith(("weight", "positions")) for p in operator.parameters):
         return "looks up more than tokens and positions"
+    tp = grid.tp
     if tp == 1:
         return ""
-    if operator.experts is not None:
-        return f"is of experts, which tp {tp} would cut"
+    if operator.klass in (OperatorClass.ROUTER, OperatorClass.EXPERTS):
+        return _unknown_expert(operator, grid)
     cut = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
     if operator.kind is OperatorKind.LINEAR and (operator.reads[0].dim in cut) == (operator.writes[0].dim in cut):
         return "is not cut by columns or rows"
@@ -140,13 +141,22 @@ def _unknown(operator: Operator, *, tp: int) -> str:
     return ""
 
 
+def _unknown_expert(operator: Operator, grid: Grid) -> str:
+    """Why an operator of experts cannot be where tp is above 1."""
+    if not grid.sp:
+        return f"is of experts, which tp {grid.tp} without sp would cut"
+    if operator.kind is OperatorKind.ROUTE and any(p.trainable and p.name.endswith("expert_scale") for p in operator.parameters):
+        return f"has scales of experts, whose gradients the ranks of tp {grid.tp} have parts of"
+    return ""
+
+
 def _widths(model: Model, grid: Grid, job: TrainingJob) -> Iterator[Violation]:
     """Tensor parallelism and replicas cut evenly."""
     facts = grid_facts(model, devices=grid.devices, global_batch=job.global_batch, seq_len=job.sequence_length)
     rows = [p.extents[0].size for b in model.blocks for o in b.operators if o.kind is OperatorKind.EMBEDDING for p in o.parameters]
     sizes = {"heads": facts.heads, "key heads": facts.kv_heads, "feed-forward": facts.ffn, "rows of the tables": gcd(*rows)}
     if grid.sp:
-        sizes["positions"] = job.sequence_length
+        sizes["positions"] = job.sequence_length // grid.cp
     uneven = next((f"{size} {name} do not divide by tp {grid.tp}" for name, size in sizes.items() if size % grid.tp), "")
     if not uneven and job.global_batch % (grid.dp * grid.microbatch):
         uneven = f"{job.global_batch} samples do not divide by dp {grid.dp} x mbs {grid.microbatch}"
@@ -157,12 +167,12 @@ def _widths(model: Model, grid: Grid, job: TrainingJob) -> Iterator[Violation]:
 def remarks(grid: Grid) -> tuple[str, ...]:
     """What PyTorch does otherwise than the plan says, with the same losses: one line each."""
     found = []
-    if grid.zero in (1, 2) and grid.dp > 1:
+    if grid.zero in (1, 2) and grid.dp * grid.cp > 1:
         found.append(
             f"zero{grid.zero}: FSDP2 shards the parameters too between steps, and gathers them in forward instead of after the update"
         )
-    if grid.zero >= 2 and grid.dp > 1 and grid.pp > 1:
+    if grid.zero >= 2 and grid.dp * grid.cp > 1 and grid.pp > 1:
         found.append(f"zero{grid.zero} with pp: a stage's gradients stay whole until its last backward, as with zero1")
-    if grid.zero == 3 and grid.dp > 1 and grid.pp > 1:
+    if grid.zero == 3 and grid.dp * grid.cp > 1 and grid.pp > 1:
         found.append("zero3 with pp: the parameters of up to three chunks a rank stay gathered")
     return tuple(found)

@@ -1,0 +1,105 @@
+"""The meshes of a grid on PyTorch: one for what every rank of a stage has, one for experts, one for positions.
+
+Each counts the same ranks along dims of its own, so a rank's place in one says nothing of its place in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import expert_shard
+from shardwright.strategy.grid.expert_mesh import dense_axes, fold
+
+Steps = tuple[tuple[int, int], ...]
+"""(size, stride) of what a dim of a mesh is made of, innermost first."""
+REPLICAS = ("dp", "ring", "ulysses")
+"""Axes whose ranks have the same parameters, but for those of experts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meshes:
+    """The meshes of a run; ``pp`` is a dim of each.
+
+    Args:
+        dense: ``replicate`` x ``shard`` over dp and cp, and ``tp``. experts: of a grid with experts of their own, ``expert_replicate`` x
+            ``expert_shard`` over what has copies of an expert, and ``ep``. context: under cp, ``ring`` and ``ulysses``.
+    """
+
+    dense: DeviceMesh
+    experts: DeviceMesh | None
+    context: DeviceMesh | None
+
+    def of(self, names: Iterable[str]) -> DeviceMesh:
+        """The mesh whose dims have these names."""
+        wanted = set(names)
+        return next(m for m in (self.dense, self.experts, self.context) if m is not None and wanted <= set(m.mesh_dim_names or ()))
+
+
+def spreads_experts(grid: Grid) -> bool:
+    """Whether experts lie otherwise than the rest: on ep ranks, or whole on each rank of tp."""
+    return grid.ep > 1 or grid.tp > 1
+
+
+def grid_meshes(grid: Grid, *, experts: bool, device: str) -> Meshes:
+    """The meshes of a grid. A device's number is its rank.
+
+    Args:
+        experts: the model has some. device: type of device, such as cpu.
+    """
+    axes = {axis: ((size, stride),) for axis, size, stride in dense_axes(grid)}
+    stages = ((grid.pp, grid.strides()["pp"]),)
+    replicas = tuple(steps[0] for axis, steps in axes.items() if axis in REPLICAS)
+    shard, replicate = _divided(replicas, (grid.shard or grid.dp * grid.cp) if grid.zero else 1)
+    dense = {"pp": stages, "replicate": replicate, "shard": shard, "tp": axes.get("tp", ())}
+    return Meshes(
+        dense=_mesh(dense, device),
+        experts=_mesh({"pp": stages, **_expert_steps(grid)}, device) if experts and spreads_experts(grid) else None,
+        context=_mesh({"pp": stages, "rest": _rest(axes), "ring": axes.get("ring", ()), "ulysses": axes.get("ulysses", ())}, device)
+        if grid.cp > 1
+        else None,
+    )
+
+
+def _rest(axes: dict[str, Steps]) -> Steps:
+    return tuple(steps[0] for axis, steps in axes.items() if axis in ("dp", "tp"))
+
+
+def _expert_steps(grid: Grid) -> dict[str, Steps]:
+    atoms = fold(grid)
+    assert atoms is not None, "a legal grid folds"
+    copies = tuple((a.size, a.stride) for a in atoms if a.expert == "edp")
+    shard, replicate = _divided(copies, expert_shard(grid) if grid.zero else 1)
+    return {"expert_replicate": replicate, "expert_shard": shard, "ep": tuple((a.size, a.stride) for a in atoms if a.expert == "ep")}
+
+
+def _divided(steps: Steps, inner: int) -> tuple[Steps, Steps]:
+    """Steps of the innermost `inner` ranks, and of the rest; `inner` divides their number."""
+    near: list[tuple[int, int]] = []
+    far: list[tuple[int, int]] = []
+    for size, stride in steps:
+        taken = gcd(size, inner)
+        inner //= taken
+        near.append((taken, stride))
+        far.append((size // taken, stride * taken))
+    return tuple(near), tuple(far)
+
+
+def _mesh(dims: dict[str, Steps], device: str) -> DeviceMesh:
+    ranks = torch.zeros((), dtype=torch.int64)
+    for steps in dims.values():
+        ranks = ranks.unsqueeze(-1) + _offsets(steps)
+    return DeviceMesh(device, ranks, mesh_dim_names=tuple(dims))
+
+
+def _offsets(steps: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """Ranks of a dim, counted from its first. They rise, as the ranks of a process group do."""
+    found = torch.zeros(1, dtype=torch.int64)
+    for size, stride in sorted(steps, key=lambda step: -step[1]):
+        found = (found.unsqueeze(-1) + torch.arange(size) * stride).flatten()
+    return found
