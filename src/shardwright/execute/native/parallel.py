@@ -45,6 +45,9 @@ def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
         return {f"parts.{i}": SequenceParallel(sequence_dim=2, use_local_output=True) for i in range(len(operator.reads))}
     if operator.kind is OperatorKind.NORM:
         return {"parts.0": SequenceParallel(use_local_output=True)} if sp else {}
+    if operator.klass is OperatorClass.ROUTER and operator.kind is OperatorKind.LINEAR:
+        # Each rank of tp routes its own positions: a part of the gradient on each.
+        return {"parts.0": SequenceParallel(use_local_output=True)}
     if operator.kind is not OperatorKind.LINEAR:
         return {}
     if operator.reads[0].dim in CUT:
