@@ -18,6 +18,7 @@ from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import run_step, unsplit
 from shardwright.job.training import Optimizer, OptimizerFamily
 from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
 from shardwright.program.stages.parts import plan_stages
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -102,7 +103,7 @@ def test_other_families_are_refused(name: str) -> None:
 
 REFUSED = {
     "native.context": (Grid(cp=2), dense_model()),
-    "native.experts": (Grid(ep=2, dp=2), expert_model()),
+    "native.experts": (Grid(tp=2, sp=True, etp=2, dp=2), expert_model()),
     "native.offload": (Grid(dp=2, zero=1, offload=50), dense_model()),
     "native.slices": (Grid(pp=2, slices=2, schedule="seq-1f1b"), dense_model()),
     "native.schedule": (Grid(pp=2, schedule="dualpipe"), dense_model()),
@@ -127,6 +128,21 @@ def test_a_refusal_names_its_rule_and_what_to_do(rule: str) -> None:
         require_expressible(model, grid, job=JOB)
 
 
+@pytest.mark.parametrize(
+    ("grid", "model", "part"),
+    [
+        (Grid(cp=4, ulysses=2), dense_model(), "a ring of 2"),
+        (Grid(dp=6, ep=2, zero=3), expert_model(), "no dim of 8 x 128 x 64"),
+        (Grid(tp=2, dp=4), expert_model(), "is of experts, which tp 2 without sp would cut"),
+        (Grid(cp=8, tp=4, sp=True, gather=True), dense_model(), "2 positions do not divide by tp 4"),
+    ],
+)
+def test_what_lies_otherwise_is_refused_by_name(grid: Grid, model: Model, part: str) -> None:
+    found = expressible(model, grid, job=training_job(seq_len=16, global_batch=24))
+    assert found is not None
+    assert part in found.message
+
+
 def test_another_optimizer_is_refused() -> None:
     with pytest.raises(StrategyError, match=r"run\.optimizer"):
         require_expressible(dense_model(), Grid(), job=replace(JOB, optimizer=Optimizer(family=OptimizerFamily.SGD, states=())))
@@ -140,10 +156,17 @@ def test_another_optimizer_is_refused() -> None:
         Grid(tp=4, pp=2, dp=2, order=("pp", "dp", "tp", "cp", "ep")),
         Grid(dp=4, zero=3, shard=2, recompute=Recompute.SELECTIVE),
         Grid(pp=4, vpp=2, schedule="zb-v", recompute=Recompute.FULL),
+        Grid(cp=4, ulysses=4, zero=3),
+        Grid(cp=4, ulysses=2, gather=True, tp=2, sp=True),
     ],
 )
 def test_what_is_expressed(grid: Grid) -> None:
     assert expressible(dense_model(), grid, job=JOB) is None
+
+
+@pytest.mark.parametrize("grid", [Grid(dp=8, ep=4, zero=3), Grid(tp=2, sp=True, dp=2), Grid(tp=2, sp=True, cp=2, gather=True, dp=2, ep=8)])
+def test_what_is_expressed_with_experts(grid: Grid) -> None:
+    assert expressible(expert_model(), grid, job=JOB) is None
 
 
 def test_norms_over_all_heads_are_refused_only_under_tp() -> None:

@@ -142,7 +142,7 @@ def _each(x: torch.Tensor, ranks: dist.ProcessGroup) -> torch.Tensor:
     return exchanged(x, given=one, came=one, group=ranks)
 
 
-def _all_given(key: torch.Tensor, value: torch.Tensor, ranks: dist.ProcessGroup) -> tuple[torch.Tensor, ...]:
+def _all_given(key: torch.Tensor, value: torch.Tensor, ranks: dist.ProcessGroup) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values (samples, positions, heads, width) of all ranks' positions."""
-    both = gathered(torch.cat([key, value], dim=-1).movedim(1, 0), group=ranks)
-    return both.movedim(0, 1).split([key.shape[-1], value.shape[-1]], dim=-1)
+    both = gathered(torch.cat([key, value], dim=-1).movedim(1, 0), group=ranks).movedim(0, 1)
+    return both[..., : key.shape[-1]], both[..., key.shape[-1] :]

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from shardwright.execute.native.meshes import dim
 from shardwright.execute.numerics.boxes import numbers
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.layout.cells import token_box
@@ -68,20 +69,24 @@ def context_of(part: StageParts, mesh: DeviceMesh | None, *, rank: int, length: 
     """The context of a rank of a stage, from the mesh's ``ring`` and ``ulysses``; None: sequences are whole."""
     if mesh is None:
         return WHOLE
-    ring, ulysses = mesh["ring"], mesh["ulysses"]
+    ring, ulysses = dim(mesh, "ring"), dim(mesh, "ulysses")
 
     def traded(giver: int) -> Indices:
         """Positions of a rank of the ring once heads were traded."""
-        return tuple(i for trader in ulysses.mesh.tolist() for i in _box(part, trader - rank + giver, length)[1])
+        return tuple(i for trader in _ranks(ulysses, rank) for i in _box(part, trader - rank + giver, length)[1])
 
     return Context(
         own=_box(part, rank, length)[1],
         length=length,
-        traders=ulysses.get_group() if ulysses.size() > 1 else None,
+        traders=ulysses.get_group() if ulysses is not None else None,
         queries=traded(rank),
-        givers=ring.get_group() if ring.size() > 1 else None,
-        keys=tuple(i for giver in ring.mesh.tolist() for i in traded(giver)),
+        givers=ring.get_group() if ring is not None else None,
+        keys=tuple(i for giver in _ranks(ring, rank) for i in traded(giver)),
     )
+
+
+def _ranks(mesh: DeviceMesh | None, rank: int) -> list[int]:
+    return mesh.mesh.tolist() if mesh is not None else [rank]
 
 
 def _box(part: StageParts, rank: int, length: int) -> Box:

@@ -89,16 +89,20 @@ class NativeUnpermute(nn.Module):  # type: ignore[misc]
         return ((each if self.weighed else probabilities.unsqueeze(-1) * each).sum(-2),)
 
 
-def spread_experts(steps: Iterable[nn.Module], mesh: DeviceMesh) -> tuple[Products, ...]:
-    """Give every rank of ``ep`` experts of its own, as many each, in order: the products of a layer."""
+def spread_experts(steps: Iterable[nn.Module], ranks: DeviceMesh | None) -> tuple[Products, ...]:
+    """The products of a layer; of every rank of ep, its own experts alone, as many each, in order.
+
+    Args:
+        ranks: of ep; None: each has all experts.
+    """
     found = []
     for step in steps:
-        if isinstance(step, NativePermute) and mesh.size() > 1:
-            step.ranks = mesh.get_group()
+        if isinstance(step, NativePermute) and ranks is not None:
+            step.ranks = ranks.get_group()
         if isinstance(step, Products):
-            for own in (step.weights, step.biases):
-                for i, whole in enumerate(own):
-                    cut = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
-                    own[i] = nn.Parameter(cut, requires_grad=whole.requires_grad)
             found.append(step)
+            for own in (step.weights, step.biases) if ranks is not None else ():
+                for i, whole in enumerate(own):
+                    cut = distribute_tensor(whole.detach(), ranks, [Shard(0)], src_data_rank=None)
+                    own[i] = nn.Parameter(cut, requires_grad=whole.requires_grad)
     return tuple(found)

@@ -18,17 +18,19 @@ from shardwright.strategy.grid.expert_mesh import dense_axes, fold
 
 Steps = tuple[tuple[int, int], ...]
 """(size, stride) of what a dim of a mesh is made of, innermost first."""
+SHARDS = ("shard", "expert_shard")
 REPLICAS = ("dp", "ring", "ulysses")
 """Axes whose ranks have the same parameters, but for those of experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meshes:
-    """The meshes of a run; ``pp`` is a dim of each.
+    """The meshes of a run. Dims of one rank are left out, as each costs a group of processes; the last one of shards alone stays.
 
     Args:
         dense: ``replicate`` x ``shard`` over dp and cp, and ``tp``. experts: of a grid with experts of their own, ``expert_replicate`` x
-            ``expert_shard`` over what has copies of an expert, and ``ep``. context: under cp, ``ring`` and ``ulysses``.
+            ``expert_shard`` over what has copies of an expert, and ``ep``. context: under cp, ``ring`` and ``ulysses``. ``pp`` is a dim of
+            each.
     """
 
     dense: DeviceMesh
@@ -52,22 +54,17 @@ def grid_meshes(grid: Grid, *, experts: bool, device: str) -> Meshes:
     Args:
         experts: the model has some. device: type of device, such as cpu.
     """
-    axes = {axis: ((size, stride),) for axis, size, stride in dense_axes(grid)}
+    axes: dict[str, Steps] = {axis: ((size, stride),) for axis, size, stride in dense_axes(grid)}
     stages = ((grid.pp, grid.strides()["pp"]),)
     replicas = tuple(steps[0] for axis, steps in axes.items() if axis in REPLICAS)
     shard, replicate = _divided(replicas, (grid.shard or grid.dp * grid.cp) if grid.zero else 1)
-    dense = {"pp": stages, "replicate": replicate, "shard": shard, "tp": axes.get("tp", ())}
+    rest = tuple(steps[0] for axis, steps in axes.items() if axis in ("dp", "tp"))
+    context = {"pp": stages, "rest": rest, "ring": axes.get("ring", ()), "ulysses": axes.get("ulysses", ())}
     return Meshes(
-        dense=_mesh(dense, device),
+        dense=_mesh({"pp": stages, "replicate": replicate, "shard": shard, "tp": axes.get("tp", ())}, device),
         experts=_mesh({"pp": stages, **_expert_steps(grid)}, device) if experts and spreads_experts(grid) else None,
-        context=_mesh({"pp": stages, "rest": _rest(axes), "ring": axes.get("ring", ()), "ulysses": axes.get("ulysses", ())}, device)
-        if grid.cp > 1
-        else None,
+        context=_mesh(context, device) if grid.cp > 1 else None,
     )
-
-
-def _rest(axes: dict[str, Steps]) -> Steps:
-    return tuple(steps[0] for axis, steps in axes.items() if axis in ("dp", "tp"))
 
 
 def _expert_steps(grid: Grid) -> dict[str, Steps]:
@@ -92,9 +89,20 @@ def _divided(steps: Steps, inner: int) -> tuple[Steps, Steps]:
 
 def _mesh(dims: dict[str, Steps], device: str) -> DeviceMesh:
     ranks = torch.zeros((), dtype=torch.int64)
-    for steps in dims.values():
+    kept = {name: steps for name, steps in dims.items() if name in SHARDS or any(size > 1 for size, _ in steps)}
+    for steps in kept.values():
         ranks = ranks.unsqueeze(-1) + _offsets(steps)
-    return DeviceMesh(device, ranks, mesh_dim_names=tuple(dims))
+    return DeviceMesh(device, ranks, mesh_dim_names=tuple(kept))
+
+
+def dim(mesh: DeviceMesh | None, name: str) -> DeviceMesh | None:
+    """A dim of a mesh; None: it has one rank."""
+    return mesh[name] if mesh is not None and name in (mesh.mesh_dim_names or ()) else None
+
+
+def holders(mesh: DeviceMesh, replicate: str, shard: str) -> DeviceMesh:
+    """Those that have the same parameters, as FSDP2 wants them."""
+    return mesh[replicate, shard] if dim(mesh, replicate) is not None else mesh[shard]
 
 
 def _offsets(steps: Sequence[tuple[int, int]]) -> torch.Tensor:

@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import (
 
 from shardwright.execute.native.decoder import Layer, Stage, step_path
 from shardwright.execute.native.experts import spread_experts
-from shardwright.execute.native.meshes import Meshes
+from shardwright.execute.native.meshes import Meshes, dim, holders
 from shardwright.execute.native.torch_private import local, own_intervals
 from shardwright.execute.shares.parameters import Source, part
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
@@ -85,13 +85,13 @@ def shard_stage(stage: Stage, meshes: Meshes, grid: Grid, *, policy: MixedPrecis
     zero 0: shards of one rank, gradients all-reduced. zero 1 and 2: parameters stay gathered from forward to backward. zero 3: they are
     gathered again in backward. Under a pipeline its runtime decides when they are gathered.
     """
-    over = _holders(meshes.dense, "replicate", "shard")
+    over = holders(meshes.dense, "replicate", "shard")
     again = grid.zero == 3 and grid.pp == 1
     for layer in stage.layers:
         if meshes.experts is not None:
-            products = spread_experts(layer.steps.values(), meshes.experts["ep"])
+            products = spread_experts(layer.steps.values(), dim(meshes.experts, "ep"))
             if products:
-                mesh = _holders(meshes.experts, "expert_replicate", "expert_shard")
+                mesh = holders(meshes.experts, "expert_replicate", "expert_shard")
                 placed = partial(_even, ranks=meshes.experts["expert_shard"].size())
                 fully_shard(list(products), mesh=mesh, reshard_after_forward=again, mp_policy=policy, shard_placement_fn=placed)
         if not any(o.klass in (OperatorClass.EMBED, OperatorClass.HEAD) for o in layer.operators):
@@ -104,13 +104,9 @@ def shard_stage(stage: Stage, meshes: Meshes, grid: Grid, *, policy: MixedPrecis
             module.set_force_sum_reduction_for_comms(True)
 
 
-def _holders(mesh: DeviceMesh, replicate: str, shard: str) -> DeviceMesh:
-    return mesh[replicate, shard] if mesh[replicate].size() > 1 else mesh[shard]
-
-
 def _even(experts: nn.Parameter, *, ranks: int) -> Shard:
     """The first dim of this rank's experts that so many ranks cut evenly: FSDP2 cuts no other where one dim is cut twice."""
-    return Shard(next(dim for dim, size in enumerate(local(experts).shape) if size % ranks == 0))
+    return Shard(next((dim for dim, size in enumerate(local(experts).shape) if size % ranks == 0), 0))
 
 
 def fill(stage: Stage, *, source: Source, dtype: torch.dtype, device: str) -> None:

@@ -12,6 +12,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import expert_shard
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.schedules import grid_schedule
 from shardwright.strategy.violation import Violation
@@ -88,7 +89,7 @@ def _model(model: Model, grid: Grid) -> Iterator[Violation]:
                 yield Violation(
                     rule="native.operator",
                     message=f"{model.name}: {block.name}.{operator.name} {reason}",
-                    hint="use a dense decoder, or experts without tp",
+                    hint="use a dense decoder, or experts without tp or with sp",
                 )
                 return
 
@@ -160,8 +161,22 @@ def _widths(model: Model, grid: Grid, job: TrainingJob) -> Iterator[Violation]:
     uneven = next((f"{size} {name} do not divide by tp {grid.tp}" for name, size in sizes.items() if size % grid.tp), "")
     if not uneven and job.global_batch % (grid.dp * grid.microbatch):
         uneven = f"{job.global_batch} samples do not divide by dp {grid.dp} x mbs {grid.microbatch}"
+    if not uneven and grid.ep > 1 and grid.zero:
+        uneven = next(filter(None, (_uneven_experts(o, grid) for b in model.blocks for o in b.operators)), "")
     if uneven:
         yield Violation(rule="native.uneven", message=uneven, hint="choose a degree that divides it")
+
+
+def _uneven_experts(operator: Operator, grid: Grid) -> str:
+    """Of what no dim of a rank's experts divides by the ranks that shard them; empty if some dim does."""
+    if operator.kind is not OperatorKind.GROUPED_LINEAR:
+        return ""
+    shard = expert_shard(grid)
+    for parameter in operator.parameters:
+        sizes = [parameter.extents[0].size // grid.ep, *(e.size for e in parameter.extents[1:])]
+        if all(size % shard for size in sizes):
+            return f"no dim of {' x '.join(map(str, sizes))} ({operator.name}, on one of ep {grid.ep}) divides by {shard} shards"
+    return ""
 
 
 def remarks(grid: Grid) -> tuple[str, ...]:
