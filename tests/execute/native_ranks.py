@@ -16,7 +16,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.launch.run_rank import run_rank
 from shardwright.execute.launch.run_report import NATIVE, OWN
 from shardwright.execute.native.checkpoint import kept
-from shardwright.execute.native.train import train_native
+from shardwright.execute.native.train import Engine, train_native
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.spared import EMBEDDINGS, VECTORS
@@ -256,10 +256,14 @@ TRAINED = {
 }
 
 
-def train_all() -> dict[str, list[StepReport]]:
-    """Steps of every grid."""
+def train_all(held: dict[str, int]) -> dict[str, list[StepReport]]:
+    """Steps of every grid; `held`: is given how many elements the rank trains."""
     found = {}
     for name, case in TRAINED.items():
+
+        def begun(engine: Engine, name: str = name) -> None:
+            held[name] = sum(piece.numel() for piece in engine.pieces)
+
         small = case.small
         source = seeded(small.model, seed=0)
         run = train_native(
@@ -273,6 +277,7 @@ def train_all() -> dict[str, list[StepReport]]:
             dtype=torch.float64,
             order=case.order,
             compute=case.compute,
+            begun=begun,
         )
         found[name] = list(run)
     return found
@@ -343,7 +348,9 @@ def crossed(folder: Path, rank: int) -> dict[str, dict[str, list[StepReport]]]:
 def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=240))
-    torch.save({"trained": train_all(), "refused": refused(), "crossed": crossed(Path(folder), rank)}, Path(folder) / f"rank{rank}")
+    held: dict[str, int] = {}
+    found = {"trained": train_all(held), "refused": refused(), "crossed": crossed(Path(folder), rank), "held": held}
+    torch.save(found, Path(folder) / f"rank{rank}")
     dist.destroy_process_group()
 
 

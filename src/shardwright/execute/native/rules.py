@@ -47,7 +47,7 @@ def _axes(grid: Grid) -> Iterator[Violation]:
         yield Violation(
             rule="native.context",
             message=f"a ring of {grid.ring}: PyTorch's context_parallel passes keys round for kernels of GPUs alone, dealt in its own way",
-            hint=f"gather the keys (gather), or trade heads (ulysses={grid.cp})",
+            hint=f"gather the keys (cp-gather), or trade heads (ulysses{grid.cp})",
         )
     if grid.etp > 1:
         yield Violation(
