@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from shardwright.execute.native.dispatch import Way, returned, sent
+from shardwright.execute.native.dispatch import Owners, Way, returned, sent
 from shardwright.execute.native.torch_private import local
 from shardwright.execute.numerics.choice import chosen_experts
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.tensor import Dim
 
 
 class Route(nn.Module):  # type: ignore[misc]
@@ -36,13 +36,18 @@ class Route(nn.Module):  # type: ignore[misc]
 
 
 class NativePermute(nn.Module):  # type: ignore[misc]
-    """Rows of tokens, copied to every expert that they chose, or times what it counts; `ranks`: of ep, that have experts of their own."""
+    """Rows of tokens, copied to every expert that they chose, or times what it counts.
+
+    Args:
+        owners: ranks that have experts, or parts of them, of their own. copies: ranks of tp that have the same tokens and parts of experts.
+    """
 
     def __init__(self, operator: Operator) -> None:
         super().__init__()
         assert operator.experts is not None
         self.experts, self.weighed = operator.experts.experts, operator.weighed
-        self.ranks: dist.ProcessGroup | None = None
+        self.owners: Owners | None = None
+        self.copies: DeviceMesh | None = None
 
     def forward(self, x: torch.Tensor, probabilities: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Way]:
         """Rows, their number by expert, and their way."""
@@ -51,9 +56,12 @@ class NativePermute(nn.Module):  # type: ignore[misc]
         rows = x.flatten(0, 1)[order // chosen.shape[-1]]
         if self.weighed:
             rows = rows * probabilities.flatten()[order].unsqueeze(-1)
-        if self.ranks is None:
+        if self.copies is not None:
+            # In backward each rank has what its part of the experts gives.
+            rows = DTensor.from_local(rows, self.copies, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
+        if self.owners is None:
             return rows, counts, Way(order=order)
-        return sent(rows, counts, order, group=self.ranks)
+        return sent(rows, counts, order, to=self.owners)
 
 
 class Products(nn.Module):  # type: ignore[misc]
@@ -64,6 +72,15 @@ class Products(nn.Module):  # type: ignore[misc]
         count = len(operator.writes)
         tensors = [nn.Parameter(torch.empty([e.size for e in p.extents], device="meta")) for p in operator.parameters]
         self.weights, self.biases = nn.ParameterList(tensors[:count]), nn.ParameterList(tensors[count:])
+        self.widths = [[e.dim for e in p.extents].index(Dim.FFN) for p in operator.parameters[:count]]
+
+    def cut(self, mesh: DeviceMesh) -> None:
+        """Leave every rank its part of the experts (dim ``ep`` of the mesh) and of their inner width (any other dim)."""
+        for own, widths in ((self.weights, self.widths), (self.biases, ())):
+            for i, whole in enumerate(own):
+                placements = [Shard(0 if name == "ep" else widths[i]) for name in mesh.mesh_dim_names or ()]
+                part = distribute_tensor(whole.detach(), mesh, placements, src_data_rank=None)
+                own[i] = nn.Parameter(part, requires_grad=whole.requires_grad)
 
     def forward(self, x: torch.Tensor, counts: torch.Tensor, way: Way) -> tuple[torch.Tensor | Way, ...]:
         """Products, and what says whose rows they are."""
@@ -75,34 +92,44 @@ class Products(nn.Module):  # type: ignore[misc]
 
 
 class NativeUnpermute(nn.Module):  # type: ignore[misc]
-    """y = sum over a token's experts of probability x row, or of rows that were weighed before."""
+    """y = sum over a token's experts of probability x row, or of rows that were weighed before; `copies`: see `NativePermute`."""
 
     def __init__(self, operator: Operator) -> None:
         super().__init__()
         self.weighed = operator.weighed
+        self.copies: DeviceMesh | None = None
 
     def forward(
         self, rows: torch.Tensor, counts: torch.Tensor, way: Way, probabilities: torch.Tensor, chosen: torch.Tensor
     ) -> tuple[torch.Tensor]:
         """(samples, positions, elements)."""
+        if self.copies is not None:
+            rows = DTensor.from_local(rows, self.copies, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
         each = returned(rows, way).unflatten(0, chosen.shape)
         return ((each if self.weighed else probabilities.unsqueeze(-1) * each).sum(-2),)
 
 
-def spread_experts(steps: Iterable[nn.Module], ranks: DeviceMesh | None) -> tuple[Products, ...]:
-    """The products of a layer; of every rank of ep, its own experts alone, as many each, in order.
+def spread_experts(steps: Iterable[nn.Module], mesh: DeviceMesh | None, owners: Owners | None) -> tuple[Products, ...]:
+    """Leave every rank its own experts, or parts of them, and send it rows of other ranks' tokens: the products of a layer.
 
     Args:
-        ranks: of ep; None: each has all experts.
+        mesh: ``ep`` and ``etp``; None: each rank has all experts.
     """
     found = []
     for step in steps:
-        if isinstance(step, NativePermute) and ranks is not None:
-            step.ranks = ranks.get_group()
+        if isinstance(step, NativePermute):
+            step.owners = owners
         if isinstance(step, Products):
             found.append(step)
-            for own in (step.weights, step.biases) if ranks is not None else ():
-                for i, whole in enumerate(own):
-                    cut = distribute_tensor(whole.detach(), ranks, [Shard(0)], src_data_rank=None)
-                    own[i] = nn.Parameter(cut, requires_grad=whole.requires_grad)
+            if mesh is not None:
+                step.cut(mesh)
     return tuple(found)
+
+
+def cut_experts(steps: Iterable[nn.Module], mesh: DeviceMesh) -> None:
+    """Cut all experts of a layer by their inner width, over ranks that have the same tokens."""
+    for step in steps:
+        if isinstance(step, NativePermute | NativeUnpermute):
+            step.copies = mesh
+        if isinstance(step, Products):
+            step.cut(mesh)

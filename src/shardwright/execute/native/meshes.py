@@ -12,6 +12,7 @@ from math import gcd
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from shardwright.execute.native.dispatch import Owners
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import expert_shard
 from shardwright.strategy.grid.expert_mesh import dense_axes, fold
@@ -29,12 +30,13 @@ class Meshes:
 
     Args:
         dense: ``replicate`` x ``shard`` over dp and cp, and ``tp``. experts: of a grid with experts of their own, ``expert_replicate`` x
-            ``expert_shard`` over what has copies of an expert, and ``ep``. context: under cp, ``ring`` and ``ulysses``. ``pp`` is a dim of
-            each.
+            ``expert_shard`` over what has copies of an expert, ``ep`` and ``etp``. owners: of such a grid, ``owners`` are those two in one.
+            context: under cp, ``ring`` and ``ulysses``. ``pp`` is a dim of each.
     """
 
     dense: DeviceMesh
     experts: DeviceMesh | None
+    owners: DeviceMesh | None
     context: DeviceMesh | None
 
     def of(self, names: Iterable[str]) -> DeviceMesh:
@@ -44,8 +46,8 @@ class Meshes:
 
 
 def spreads_experts(grid: Grid) -> bool:
-    """Whether experts lie otherwise than the rest: on ep ranks, or whole on each rank of tp."""
-    return grid.ep > 1 or grid.tp > 1
+    """Whether experts lie otherwise than the rest: on ranks of ep and etp, or beside sp whole on each rank of tp."""
+    return grid.ep * grid.etp > 1 or grid.sp
 
 
 def grid_meshes(grid: Grid, *, experts: bool, device: str) -> Meshes:
@@ -60,9 +62,16 @@ def grid_meshes(grid: Grid, *, experts: bool, device: str) -> Meshes:
     shard, replicate = _divided(replicas, (grid.shard or grid.dp * grid.cp) if grid.zero else 1)
     rest = tuple(steps[0] for axis, steps in axes.items() if axis in ("dp", "tp"))
     context = {"pp": stages, "rest": rest, "ring": axes.get("ring", ()), "ulysses": axes.get("ulysses", ())}
+    spread = _expert_steps(grid) if experts and spreads_experts(grid) else None
+    owned = (
+        {"pp": stages, "rest": spread["expert_shard"] + spread["expert_replicate"], "owners": spread["ep"] + spread["etp"]}
+        if spread
+        else {}
+    )
     return Meshes(
         dense=_mesh({"pp": stages, "replicate": replicate, "shard": shard, "tp": axes.get("tp", ())}, device),
-        experts=_mesh({"pp": stages, **_expert_steps(grid)}, device) if experts and spreads_experts(grid) else None,
+        experts=_mesh({"pp": stages, **spread}, device) if spread else None,
+        owners=_mesh(owned, device) if grid.ep * grid.etp > 1 and spread else None,
         context=_mesh(context, device) if grid.cp > 1 else None,
     )
 
@@ -72,7 +81,8 @@ def _expert_steps(grid: Grid) -> dict[str, Steps]:
     assert atoms is not None, "a legal grid folds"
     copies = tuple((a.size, a.stride) for a in atoms if a.expert == "edp")
     shard, replicate = _divided(copies, expert_shard(grid) if grid.zero else 1)
-    return {"expert_replicate": replicate, "expert_shard": shard, "ep": tuple((a.size, a.stride) for a in atoms if a.expert == "ep")}
+    own = {name: tuple((a.size, a.stride) for a in atoms if a.expert == name) for name in ("ep", "etp")}
+    return {"expert_replicate": replicate, "expert_shard": shard, **own}
 
 
 def _divided(steps: Steps, inner: int) -> tuple[Steps, Steps]:
@@ -98,6 +108,21 @@ def _mesh(dims: dict[str, Steps], device: str) -> DeviceMesh:
 def dim(mesh: DeviceMesh | None, name: str) -> DeviceMesh | None:
     """A dim of a mesh; None: it has one rank."""
     return mesh[name] if mesh is not None and name in (mesh.mesh_dim_names or ()) else None
+
+
+def owners_of(meshes: Meshes) -> Owners | None:
+    """The ranks that have all experts together with this one; None: it has them all."""
+    if meshes.owners is None or meshes.experts is None:
+        return None
+    own, dims = meshes.owners["owners"], meshes.experts.mesh_dim_names or ()
+    places = [(meshes.experts.mesh == rank).nonzero().flatten().tolist() for rank in own.mesh.tolist()]
+    return Owners(group=own.get_group(), runs=tuple(place[dims.index("ep")] if "ep" in dims else 0 for place in places))
+
+
+def owned_by(mesh: DeviceMesh) -> DeviceMesh | None:
+    """Of experts' mesh the dims that cut them; None: there is none."""
+    names = tuple(name for name in ("ep", "etp") if name in (mesh.mesh_dim_names or ()))
+    return mesh[names] if names else None
 
 
 def holders(mesh: DeviceMesh, replicate: str, shard: str) -> DeviceMesh:

@@ -19,8 +19,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from shardwright.execute.native.decoder import Layer, Stage, step_path
-from shardwright.execute.native.experts import spread_experts
-from shardwright.execute.native.meshes import Meshes, dim, holders
+from shardwright.execute.native.experts import cut_experts, spread_experts
+from shardwright.execute.native.meshes import Meshes, holders, owned_by, owners_of
 from shardwright.execute.native.torch_private import local, own_intervals
 from shardwright.execute.shares.parameters import Source, part
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
@@ -45,11 +45,11 @@ def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
         return {f"parts.{i}": SequenceParallel(sequence_dim=2, use_local_output=True) for i in range(len(operator.reads))}
     if operator.kind is OperatorKind.NORM:
         return {"parts.0": SequenceParallel(use_local_output=True)} if sp else {}
-    if operator.klass is OperatorClass.ROUTER and operator.kind is OperatorKind.LINEAR:
-        # Each rank of tp routes its own positions: a part of the gradient on each.
-        return {"parts.0": SequenceParallel(use_local_output=True)}
     if operator.kind is not OperatorKind.LINEAR:
         return {}
+    if operator.reads[0].dim not in CUT and operator.writes[0].dim not in CUT:
+        # A router's: each rank of tp has the scores of its own positions, so a part of the gradient.
+        return {"parts.0": SequenceParallel(use_local_output=True)} if sp else {}
     if operator.reads[0].dim in CUT:
         return {"parts.0": RowwiseParallel(output_layouts=stream)}
     whole = PrepareModuleInput(input_layouts=stream, desired_input_layouts=Replicate())
@@ -65,6 +65,8 @@ def cut_layer(layer: Layer, mesh: DeviceMesh, *, sp: bool) -> None:
     }
     if plan:
         parallelize_module(layer, mesh, plan)
+    if not sp:
+        cut_experts(layer.steps.values(), mesh)
 
 
 def tie(stages: list[Stage]) -> None:
@@ -87,9 +89,10 @@ def shard_stage(stage: Stage, meshes: Meshes, grid: Grid, *, policy: MixedPrecis
     """
     over = holders(meshes.dense, "replicate", "shard")
     again = grid.zero == 3 and grid.pp == 1
+    owners = owners_of(meshes)
     for layer in stage.layers:
         if meshes.experts is not None:
-            products = spread_experts(layer.steps.values(), dim(meshes.experts, "ep"))
+            products = spread_experts(layer.steps.values(), owned_by(meshes.experts), owners)
             if products:
                 mesh = holders(meshes.experts, "expert_replicate", "expert_shard")
                 placed = partial(_even, ranks=meshes.experts["expert_shard"].size())

@@ -49,12 +49,6 @@ def _axes(grid: Grid) -> Iterator[Violation]:
             message=f"a ring of {grid.ring}: PyTorch's context_parallel passes keys round for kernels of GPUs alone, dealt in its own way",
             hint=f"gather the keys (cp-gather), or trade heads (ulysses{grid.cp})",
         )
-    if grid.etp > 1:
-        yield Violation(
-            rule="native.experts",
-            message=f"etp {grid.etp}: every expert is whole on its rank here",
-            hint="use ep, or dp with zero3",
-        )
     if grid.offload:
         yield Violation(
             rule="native.offload", message=f"offload {grid.offload}: FSDP2 keeps all states on the host or none", hint="use offload=0"
@@ -129,25 +123,24 @@ def _unknown(operator: Operator, grid: Grid) -> str:
     if operator.kind is OperatorKind.EMBEDDING and any(not p.name.endswith(("weight", "positions")) for p in operator.parameters):
         return "looks up more than tokens and positions"
     tp = grid.tp
+    whole = grid.etp == 1 and (tp == 1 or grid.sp)
+    if not whole and operator.kind is OperatorKind.GROUPED_LINEAR and len(operator.parameters) > len(operator.writes):
+        return f"has biases of experts, which every part of one (tp {tp}, etp {grid.etp}) would add"
     if tp == 1:
         return ""
-    if operator.klass in (OperatorClass.ROUTER, OperatorClass.EXPERTS):
-        return _unknown_expert(operator, grid)
+    if (
+        operator.kind is OperatorKind.ROUTE
+        and grid.sp
+        and any(p.trainable and p.name.endswith("expert_scale") for p in operator.parameters)
+    ):
+        return f"has scales of experts, whose gradients the ranks of tp {tp} have parts of"
     cut = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
-    if operator.kind is OperatorKind.LINEAR and (operator.reads[0].dim in cut) == (operator.writes[0].dim in cut):
+    of_rows = operator.klass in (OperatorClass.ROUTER, OperatorClass.SHARED)
+    if operator.kind is OperatorKind.LINEAR and (operator.reads[0].dim in cut) == (operator.writes[0].dim in cut) and not of_rows:
         return "is not cut by columns or rows"
     wide = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters)
     if operator.kind is OperatorKind.NORM and (wide or (operator.klass is OperatorClass.ATTN and not operator.parameters)):
         return f"norms all heads together, of which tp {tp} leaves a part"
-    return ""
-
-
-def _unknown_expert(operator: Operator, grid: Grid) -> str:
-    """Why an operator of experts cannot be where tp is above 1."""
-    if not grid.sp:
-        return f"is of experts, which tp {grid.tp} without sp would cut"
-    if operator.kind is OperatorKind.ROUTE and any(p.trainable and p.name.endswith("expert_scale") for p in operator.parameters):
-        return f"has scales of experts, whose gradients the ranks of tp {grid.tp} have parts of"
     return ""
 
 
@@ -156,12 +149,14 @@ def _widths(model: Model, grid: Grid, job: TrainingJob) -> Iterator[Violation]:
     facts = grid_facts(model, devices=grid.devices, global_batch=job.global_batch, seq_len=job.sequence_length)
     rows = [p.extents[0].size for b in model.blocks for o in b.operators if o.kind is OperatorKind.EMBEDDING for p in o.parameters]
     sizes = {"heads": facts.heads, "key heads": facts.kv_heads, "feed-forward": facts.ffn, "rows of the tables": gcd(*rows)}
+    if not grid.sp:
+        sizes["experts' feed-forward"] = facts.expert_ffn
     if grid.sp:
         sizes["positions"] = job.sequence_length // grid.cp
     uneven = next((f"{size} {name} do not divide by tp {grid.tp}" for name, size in sizes.items() if size % grid.tp), "")
     if not uneven and job.global_batch % (grid.dp * grid.microbatch):
         uneven = f"{job.global_batch} samples do not divide by dp {grid.dp} x mbs {grid.microbatch}"
-    if not uneven and grid.ep > 1 and grid.zero:
+    if not uneven and grid.ep * grid.etp > 1 and grid.zero:
         uneven = next(filter(None, (_uneven_experts(o, grid) for b in model.blocks for o in b.operators)), "")
     if uneven:
         yield Violation(rule="native.uneven", message=uneven, hint="choose a degree that divides it")
@@ -173,9 +168,11 @@ def _uneven_experts(operator: Operator, grid: Grid) -> str:
         return ""
     shard = expert_shard(grid)
     for parameter in operator.parameters:
-        sizes = [parameter.extents[0].size // grid.ep, *(e.size for e in parameter.extents[1:])]
+        parts = {Dim.EXPERTS: grid.ep, Dim.FFN: grid.etp}
+        sizes = [e.size // parts.get(e.dim, 1) for e in parameter.extents]
         if all(size % shard for size in sizes):
-            return f"no dim of {' x '.join(map(str, sizes))} ({operator.name}, on one of ep {grid.ep}) divides by {shard} shards"
+            where = f"{operator.name}, on one of ep {grid.ep} x etp {grid.etp}"
+            return f"no dim of {' x '.join(map(str, sizes))} ({where}) divides by {shard} shards"
     return ""
 
 
