@@ -63,6 +63,13 @@ def latent() -> Model:
     return model_from_config({**config, "max_position_embeddings": 64}, name="latent")
 
 
+def shared_gate() -> Model:
+    """Experts beside a shared one, which counts as much as a score of the token says."""
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
+    config = {**SIZES, **experts, "intermediate_size": 128, "num_key_value_heads": 2, "norm_topk_prob": True, "rms_norm_eps": 1e-6}
+    return model_from_config({**config, "architectures": ["Qwen2MoeForCausalLM"]}, name="gate")
+
+
 def turned() -> Model:
     """A share of each head is turned, every pair slower by a factor of its own."""
     longer = {"type": "longrope", "short_factor": [1.0, 1.5, 2.0, 4.0], "long_factor": [2.0, 3.0, 4.0, 8.0]}
@@ -190,6 +197,14 @@ CASES: dict[str, Case] = {
     "experts whole beside tp2": Case(grid=Grid(tp=2, sp=True, dp=2, microbatch=2, zero=2), whole=SPARSE),
     "experts on ep4 over tp2": Case(grid=Grid(tp=2, sp=True, dp=2, ep=4, microbatch=2, zero=1), whole=SPARSE),
     "experts on ep2 over tp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, pp=2, ep=2, microbatch=2), whole=SPARSE),
+    "parts of experts on etp2": Case(grid=_SPREAD(etp=2, zero=3, order=("dp", "tp", "cp", "ep", "pp")), whole=SPARSE),
+    "parts of experts on etp2 and ep2": Case(grid=_SPREAD(etp=2, ep=2), whole=SPARSE),
+    "parts of experts on etp2 and ep2 beside tp2": Case(
+        grid=Grid(tp=2, sp=True, dp=2, etp=2, ep=2, zero=2, microbatch=2), whole=shared_gate
+    ),
+    "parts of experts on etp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, etp=2, pp=2, microbatch=2), whole=SPARSE),
+    "parts of experts on tp2": Case(grid=Grid(tp=2, dp=2, zero=3, microbatch=2), whole=shared_gate),
+    "parts of experts on tp2 under zb-h1": Case(grid=Grid(tp=2, pp=2, microbatch=2, schedule="zb-h1"), whole=SPARSE),
     "experts of weighed tokens on ep2": Case(grid=_SPREAD(ep=2, zero=3), whole=partial(small_model, "llama-4-maverick-text")),
     "keys gathered beside heads traded, in windows": Case(grid=_KEYS(cp=4, ulysses=2, microbatch=8), whole=bounded),
     "keys gathered over cp4": Case(grid=_KEYS(cp=4, microbatch=8)),
@@ -252,7 +267,7 @@ SPREAD = {"experts on ep2 under zero-3", "keys gathered beside heads traded, in 
 TRAINED = {
     name: case
     for name, case in CASES.items()
-    if in_proof() or name in SPREAD or (name not in COVERED and case.grid.ep == case.grid.cp == 1)
+    if in_proof() or name in SPREAD or (name not in COVERED and not name.startswith(("experts on", "parts of", "keys", "heads traded")))
 }
 
 
@@ -303,7 +318,8 @@ ALL_KEPT = {
     "interleaved": "zb-h1",
     "tied under 1f1b": "tied",
     "experts on ep2 under zero-3": "experts on ep4 over cp2",
-    "experts on ep2 beside tp2 and cp2": "experts on ep2 under 1f1b",
+    "experts on ep2 beside tp2 and cp2": "parts of experts on etp2 under 1f1b",
+    "parts of experts on etp2 and ep2": "experts on ep2 under 1f1b",
     "keys gathered over cp4 under zero-3": "tp4",
     "keys gathered over cp2 under 1f1b": "tied",
 }

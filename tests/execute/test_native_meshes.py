@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardwright.execute.native.attention import Core
 from shardwright.execute.native.context import Context, context_of, tokens_of
-from shardwright.execute.native.meshes import Meshes, grid_meshes
+from shardwright.execute.native.meshes import Meshes, grid_meshes, owners_of
 from shardwright.execute.native.rules import expressible
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.settings import Settings
@@ -41,9 +41,22 @@ def _grids() -> list[Grid]:
     """Grids of all devices that PyTorch runs, some of all kinds."""
     degrees = (1, 2, 4)
     found = [
-        Grid(tp=tp, sp=tp > 1, cp=cp, ulysses=ulysses, gather=True, ep=ep, dp=DEVICES // (tp * cp * pp), pp=pp, order=order, **zero)
-        for tp, cp, ulysses, ep, pp, order, zero in product(
-            degrees, degrees, degrees, degrees, (1, 2), ORDERS, ({"zero": 0}, {"zero": 3}, {"zero": 2, "shard": 2})
+        Grid(
+            tp=tp,
+            sp=tp > 1,
+            cp=cp,
+            ulysses=ulysses,
+            gather=True,
+            ep=ep,
+            etp=etp,
+            dp=DEVICES // (tp * cp * pp),
+            pp=pp,
+            zero=zero,
+            shard=shard,
+            order=order,
+        )
+        for tp, cp, ulysses, ep, etp, pp, order, (zero, shard) in product(
+            degrees, degrees, degrees, degrees, (1, 2), (1, 2), ORDERS, ((0, 0), (3, 0), (2, 2))
         )
         if cp % ulysses == 0 and tp * cp * pp <= DEVICES
     ]
@@ -78,7 +91,7 @@ def _alike(parts: tuple[StageParts, ...], klass: OperatorClass, *dims: Dim) -> s
 
 
 def test_ranks_are_together_as_the_plan_has_them(rank: int) -> None:
-    spread = traded = 0
+    spread = traded = owned = 0
     for grid in _grids():
         (parts,) = plan_stages(plan_of(grid, model=MODEL, global_batch=SAMPLES), model=MODEL)
         meshes = grid_meshes(grid, experts=True, device="cpu")
@@ -87,6 +100,7 @@ def test_ranks_are_together_as_the_plan_has_them(rank: int) -> None:
         mine = next(part for part in parts if rank in part.devices)
         if meshes.experts is not None:
             spread += 1
+            owned += grid.ep > 1 and grid.etp > 1
             _check_experts(meshes, parts, grid)
         if meshes.context is not None:
             _check_context(context_of(mine, meshes.context, rank=rank, length=LENGTH), mine, rank=rank)
@@ -94,13 +108,17 @@ def test_ranks_are_together_as_the_plan_has_them(rank: int) -> None:
             assert _together(meshes.context, "ring", "ulysses") == _alike(parts, OperatorClass.MLP, Dim.WIDTH, Dim.BATCH)
     assert spread > 2
     assert traded > 2
+    assert owned > 1
 
 
 def _check_experts(meshes: Meshes, parts: tuple[StageParts, ...], grid: Grid) -> None:
     mesh = meshes.experts
     assert mesh is not None
-    assert _together(mesh, "expert_replicate", "expert_shard") == _alike(parts, OperatorClass.EXPERTS, Dim.EXPERTS)
+    assert _together(mesh, "expert_replicate", "expert_shard") == _alike(parts, OperatorClass.EXPERTS, Dim.EXPERTS, Dim.FFN)
+    assert _together(mesh, "expert_replicate", "expert_shard", "etp") == _alike(parts, OperatorClass.EXPERTS, Dim.EXPERTS)
     names = mesh.mesh_dim_names or ()
+    owners = owners_of(meshes)
+    assert owners is None or sorted(owners.runs) == sorted([*range(grid.ep)] * grid.etp)
     for part in parts:
         for device, cell in part.segments[-1].cells.cells[OperatorClass.EXPERTS].items():
             (place,) = (mesh.mesh == device + part.base).nonzero().tolist()

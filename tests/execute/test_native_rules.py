@@ -18,7 +18,9 @@ from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import run_step, unsplit
 from shardwright.job.training import Optimizer, OptimizerFamily
 from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.settings import Settings
 from shardwright.program.stages.parts import plan_stages
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -103,12 +105,11 @@ def test_other_families_are_refused(name: str) -> None:
 
 REFUSED = {
     "native.context": (Grid(cp=2), dense_model()),
-    "native.experts": (Grid(tp=2, sp=True, etp=2, dp=2), expert_model()),
     "native.offload": (Grid(dp=2, zero=1, offload=50), dense_model()),
     "native.slices": (Grid(pp=2, slices=2, schedule="seq-1f1b"), dense_model()),
     "native.schedule": (Grid(pp=2, schedule="dualpipe"), dense_model()),
     "native.model": (Grid(), expert_model(predictors=1)),
-    "native.operator": (Grid(tp=2), expert_model()),
+    "native.operator": (Grid(tp=2), small_model("deepseek-v2")),
     "native.uneven": (Grid(tp=16), dense_model()),
 }
 
@@ -128,12 +129,25 @@ def test_a_refusal_names_its_rule_and_what_to_do(rule: str) -> None:
         require_expressible(model, grid, job=JOB)
 
 
+def _biased(block: Block) -> Block:
+    """The block with a bias of every expert's products."""
+
+    def more(operator: Operator) -> Operator:
+        if operator.kind is not OperatorKind.GROUPED_LINEAR:
+            return operator
+        biases = tuple(replace(p, name=f"{p.name}.bias", extents=(p.extents[0], p.extents[2])) for p in operator.parameters)
+        return replace(operator, parameters=(*operator.parameters, *biases))
+
+    return replace(block, operators=tuple(map(more, block.operators)))
+
+
 @pytest.mark.parametrize(
     ("grid", "model", "part"),
     [
         (Grid(cp=4, ulysses=2), dense_model(), "a ring of 2"),
-        (Grid(dp=6, ep=2, zero=3), expert_model(), "no dim of 8 x 128 x 64"),
-        (Grid(tp=2, dp=4), expert_model(), "is of experts, which tp 2 without sp would cut"),
+        (Grid(dp=12, ep=2, etp=2, zero=3), expert_model(ffn=128), "no dim of 8 x 128 x 64 (experts.up, on one of ep 2 x etp 2)"),
+        (Grid(tp=4, dp=4), expert_model(ffn=62), "62 experts' feed-forward do not divide by tp 4"),
+        (Grid(dp=4, etp=2), replace(expert_model(), blocks=tuple(map(_biased, expert_model().blocks))), "has biases of experts"),
         (Grid(cp=8, tp=4, sp=True, gather=True), dense_model(), "2 positions do not divide by tp 4"),
     ],
 )
@@ -184,6 +198,8 @@ def test_remarks_say_what_differs() -> None:
     assert len(remarks(Grid(dp=2, zero=1))) == 1
     assert len(remarks(Grid(dp=2, pp=2, zero=2))) == 2
     assert len(remarks(Grid(dp=2, pp=2, zero=3))) == 2
+    assert len(remarks(Grid(cp=2, gather=True, zero=1))) == 2
+    assert remarks(Grid(cp=2, gather=True, zero=3, recompute=Recompute.SELECTIVE)) == ()
 
 
 def test_a_plan_is_a_grid_with_a_table_of_its_own() -> None:

@@ -30,7 +30,7 @@ class Meshes:
 
     Args:
         dense: ``replicate`` x ``shard`` over dp and cp, and ``tp``. experts: of a grid with experts of their own, ``expert_replicate`` x
-            ``expert_shard`` over what has copies of an expert, ``ep`` and ``etp``. owners: of such a grid, ``owners`` are those two in one.
+            ``expert_shard`` over what has copies of an expert, ``ep`` and ``etp``. owners: where both are, ``owners`` are the two in one.
             context: under cp, ``ring`` and ``ulysses``. ``pp`` is a dim of each.
     """
 
@@ -71,7 +71,7 @@ def grid_meshes(grid: Grid, *, experts: bool, device: str) -> Meshes:
     return Meshes(
         dense=_mesh({"pp": stages, "replicate": replicate, "shard": shard, "tp": axes.get("tp", ())}, device),
         experts=_mesh({"pp": stages, **spread}, device) if spread else None,
-        owners=_mesh(owned, device) if grid.ep * grid.etp > 1 and spread else None,
+        owners=_mesh(owned, device) if grid.ep > 1 and grid.etp > 1 and spread else None,
         context=_mesh(context, device) if grid.cp > 1 else None,
     )
 
@@ -110,19 +110,21 @@ def dim(mesh: DeviceMesh | None, name: str) -> DeviceMesh | None:
     return mesh[name] if mesh is not None and name in (mesh.mesh_dim_names or ()) else None
 
 
+def owned_by(meshes: Meshes) -> DeviceMesh | None:
+    """Of experts' mesh the dims that cut them; None: each rank has them all."""
+    dims = meshes.experts.mesh_dim_names or () if meshes.experts is not None else ()
+    names = tuple(name for name in ("ep", "etp") if name in dims)
+    return meshes.experts[names] if names and meshes.experts is not None else None
+
+
 def owners_of(meshes: Meshes) -> Owners | None:
     """The ranks that have all experts together with this one; None: it has them all."""
-    if meshes.owners is None or meshes.experts is None:
+    parts, experts = owned_by(meshes), meshes.experts
+    if parts is None or experts is None:
         return None
-    own, dims = meshes.owners["owners"], meshes.experts.mesh_dim_names or ()
-    places = [(meshes.experts.mesh == rank).nonzero().flatten().tolist() for rank in own.mesh.tolist()]
+    own, dims = meshes.owners["owners"] if meshes.owners is not None else parts, experts.mesh_dim_names or ()
+    places = [(experts.mesh == rank).nonzero().flatten().tolist() for rank in own.mesh.tolist()]
     return Owners(group=own.get_group(), runs=tuple(place[dims.index("ep")] if "ep" in dims else 0 for place in places))
-
-
-def owned_by(mesh: DeviceMesh) -> DeviceMesh | None:
-    """Of experts' mesh the dims that cut them; None: there is none."""
-    names = tuple(name for name in ("ep", "etp") if name in (mesh.mesh_dim_names or ()))
-    return mesh[names] if names else None
 
 
 def holders(mesh: DeviceMesh, replicate: str, shard: str) -> DeviceMesh:

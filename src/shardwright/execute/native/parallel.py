@@ -92,7 +92,7 @@ def shard_stage(stage: Stage, meshes: Meshes, grid: Grid, *, policy: MixedPrecis
     owners = owners_of(meshes)
     for layer in stage.layers:
         if meshes.experts is not None:
-            products = spread_experts(layer.steps.values(), owned_by(meshes.experts), owners)
+            products = spread_experts(layer.steps.values(), owned_by(meshes), owners)
             if products:
                 mesh = holders(meshes.experts, "expert_replicate", "expert_shard")
                 placed = partial(_even, ranks=meshes.experts["expert_shard"].size())

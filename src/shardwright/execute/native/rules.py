@@ -11,7 +11,7 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expand import expert_shard
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.schedules import grid_schedule
@@ -83,7 +83,7 @@ def _model(model: Model, grid: Grid) -> Iterator[Violation]:
                 yield Violation(
                     rule="native.operator",
                     message=f"{model.name}: {block.name}.{operator.name} {reason}",
-                    hint="use a dense decoder, or experts without tp or with sp",
+                    hint="use a dense decoder, or no tp",
                 )
                 return
 
@@ -149,10 +149,7 @@ def _widths(model: Model, grid: Grid, job: TrainingJob) -> Iterator[Violation]:
     facts = grid_facts(model, devices=grid.devices, global_batch=job.global_batch, seq_len=job.sequence_length)
     rows = [p.extents[0].size for b in model.blocks for o in b.operators if o.kind is OperatorKind.EMBEDDING for p in o.parameters]
     sizes = {"heads": facts.heads, "key heads": facts.kv_heads, "feed-forward": facts.ffn, "rows of the tables": gcd(*rows)}
-    if not grid.sp:
-        sizes["experts' feed-forward"] = facts.expert_ffn
-    if grid.sp:
-        sizes["positions"] = job.sequence_length // grid.cp
+    sizes |= {"positions": job.sequence_length // grid.cp} if grid.sp else {"experts' feed-forward": facts.expert_ffn}
     uneven = next((f"{size} {name} do not divide by tp {grid.tp}" for name, size in sizes.items() if size % grid.tp), "")
     if not uneven and job.global_batch % (grid.dp * grid.microbatch):
         uneven = f"{job.global_batch} samples do not divide by dp {grid.dp} x mbs {grid.microbatch}"
@@ -187,4 +184,6 @@ def remarks(grid: Grid) -> tuple[str, ...]:
         found.append(f"zero{grid.zero} with pp: a stage's gradients stay whole until its last backward, as with zero1")
     if grid.zero == 3 and grid.dp * grid.cp > 1 and grid.pp > 1:
         found.append("zero3 with pp: the parameters of up to three chunks a rank stay gathered")
+    if grid.ring > 1 and grid.recompute is Recompute.NONE:
+        found.append("cp-gather: gathered keys and values stay until backward instead of being gathered again")
     return tuple(found)
