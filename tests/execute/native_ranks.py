@@ -16,7 +16,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.launch.run_rank import run_rank
 from shardwright.execute.launch.run_report import NATIVE, OWN
 from shardwright.execute.native.checkpoint import kept
-from shardwright.execute.native.train import train_native
+from shardwright.execute.native.train import Engine, train_native
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.spared import EMBEDDINGS, VECTORS
@@ -27,6 +27,7 @@ from shardwright.model.trained import trained
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.order import Table
+from tests.execute.small_models import small_model
 from tests.execute.small_plans import DENSE2, DENSE4, PLANS, RULE, SPARSE, Small, tied
 from tests.execute.started import started
 from tests.tiers import in_proof, many
@@ -60,6 +61,13 @@ def latent() -> Model:
     routing = {"n_group": 4, "topk_group": 2, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "num_nextn_predict_layers": 0}
     config = {"architectures": ["DeepseekV3ForCausalLM"], **sizes, **heads, **experts, **routing, "rms_norm_eps": 1e-6}
     return model_from_config({**config, "max_position_embeddings": 64}, name="latent")
+
+
+def shared_gate() -> Model:
+    """Experts beside a shared one, which counts as much as a score of the token says."""
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
+    config = {**SIZES, **experts, "intermediate_size": 128, "num_key_value_heads": 2, "norm_topk_prob": True, "rms_norm_eps": 1e-6}
+    return model_from_config({**config, "architectures": ["Qwen2MoeForCausalLM"]}, name="gate")
 
 
 def turned() -> Model:
@@ -123,6 +131,8 @@ class Case:
 
 
 _PIPELINE = partial(Grid, pp=4, microbatch=2)
+_SPREAD = partial(Grid, dp=4)
+_KEYS = partial(Grid, gather=True)
 _TWO_CHUNKS = partial(Grid, pp=2, vpp=2)
 
 (_FOUND,) = PLANS["found order"].plan.orders
@@ -174,6 +184,49 @@ CASES: dict[str, Case] = {
     "interleaved beside dp2": Case(grid=_TWO_CHUNKS(dp=2, microbatch=2, schedule="interleaved-1f1b"), whole=DENSE4),
     "dualpipe-v beside tp2": Case(grid=_TWO_CHUNKS(tp=2, schedule="dualpipe-v"), whole=DENSE4),
     "frozen under zero-3": Case(grid=Grid(dp=4, zero=3), whole=partly),
+    "experts on ep2 under zero-3": Case(grid=_SPREAD(ep=2, zero=3), whole=SPARSE),
+    "experts on ep4": Case(grid=_SPREAD(ep=4), whole=SPARSE),
+    "experts on ep2 under zero-1": Case(grid=_SPREAD(ep=2, zero=1), whole=SPARSE),
+    "experts on ep2 under zero-2": Case(grid=_SPREAD(ep=2, zero=2), whole=SPARSE),
+    "experts on ep2 under hybrid zero-3": Case(grid=_SPREAD(ep=2, zero=3, shard=2, recompute=Recompute.FULL), whole=SPARSE),
+    "experts on ep2 outside of what copies them": Case(
+        grid=_SPREAD(ep=2, zero=3, order=("tp", "cp", "dp", "ep", "pp"), recompute=Recompute.SELECTIVE), whole=latent
+    ),
+    "experts on ep2 under 1f1b": Case(grid=Grid(pp=2, dp=2, ep=2, zero=3), whole=SPARSE),
+    "experts on ep2 under zb-h1": Case(grid=Grid(pp=2, dp=2, ep=2, schedule="zb-h1"), whole=latent),
+    "experts whole beside tp2": Case(grid=Grid(tp=2, sp=True, dp=2, microbatch=2, zero=2), whole=SPARSE),
+    "experts on ep4 over tp2": Case(grid=Grid(tp=2, sp=True, dp=2, ep=4, microbatch=2, zero=1), whole=SPARSE),
+    "experts on ep2 over tp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, pp=2, ep=2, microbatch=2), whole=SPARSE),
+    "parts of experts on etp2": Case(grid=_SPREAD(etp=2, zero=3, order=("dp", "tp", "cp", "ep", "pp")), whole=SPARSE),
+    "parts of experts on etp2 and ep2": Case(grid=_SPREAD(etp=2, ep=2), whole=SPARSE),
+    "parts of experts on etp2 and ep2 beside tp2": Case(
+        grid=Grid(tp=2, sp=True, dp=2, etp=2, ep=2, zero=2, microbatch=2), whole=shared_gate
+    ),
+    "parts of experts on etp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, etp=2, pp=2, microbatch=2), whole=SPARSE),
+    "parts of experts on tp2": Case(grid=Grid(tp=2, dp=2, zero=3, microbatch=2), whole=shared_gate),
+    "parts of experts on tp2 under zb-h1": Case(grid=Grid(tp=2, pp=2, microbatch=2, schedule="zb-h1"), whole=SPARSE),
+    "experts of weighed tokens on ep2": Case(grid=_SPREAD(ep=2, zero=3), whole=partial(small_model, "llama-4-maverick-text")),
+    "keys gathered beside heads traded, in windows": Case(grid=_KEYS(cp=4, ulysses=2, microbatch=8), whole=bounded),
+    "keys gathered over cp4": Case(grid=_KEYS(cp=4, microbatch=8)),
+    "keys gathered over cp4 under zero-3": Case(grid=_KEYS(cp=4, microbatch=4, zero=3, recompute=Recompute.FULL)),
+    "keys gathered over cp2 under zero-1": Case(grid=_KEYS(cp=2, dp=2, zero=1, microbatch=2), whole=learned_positions),
+    "keys gathered over cp2 outside zero-2": Case(
+        grid=_KEYS(cp=2, dp=2, zero=2, microbatch=2, order=("dp", "cp", "tp", "ep", "pp")), whole=turned
+    ),
+    "keys gathered over cp2 beside tp2": Case(grid=_KEYS(cp=2, tp=2, sp=True, microbatch=2), whole=normed_heads),
+    "keys gathered over cp2 around tp2 and zero-3": Case(
+        grid=_KEYS(cp=2, tp=2, zero=3, microbatch=2, order=("cp", "tp", "ep", "dp", "pp")), whole=tied
+    ),
+    "keys gathered over cp2 under 1f1b": Case(grid=_KEYS(cp=2, pp=2, zero=3), whole=tied),
+    "keys gathered over cp2 under zb-v": Case(grid=_TWO_CHUNKS(cp=2, gather=True, schedule="zb-v"), whole=DENSE4),
+    "latent keys gathered over cp2": Case(grid=_KEYS(cp=2, dp=2, zero=3, microbatch=2, recompute=Recompute.SELECTIVE), whole=latent),
+    "heads traded over cp4, of two keys": Case(grid=Grid(cp=4, ulysses=4, microbatch=8, zero=1), whole=normed_heads),
+    "heads traded over cp2 under 1f1b": Case(grid=Grid(cp=2, ulysses=2, pp=2, zero=3, microbatch=2), whole=latent),
+    "heads traded over cp2 beside tp2": Case(grid=Grid(cp=2, ulysses=2, tp=2, sp=True, microbatch=2), whole=factored),
+    "experts on ep4 over cp2": Case(grid=_KEYS(cp=2, dp=2, ep=4, zero=3, microbatch=2), whole=SPARSE),
+    "experts on ep2 in cp4": Case(grid=_KEYS(cp=4, ep=2, zero=3, microbatch=4), whole=SPARSE),
+    "experts on ep2 over cp2 under zb-h1": Case(grid=_KEYS(cp=2, ep=2, pp=2, zero=1, schedule="zb-h1"), whole=SPARSE),
+    "experts on ep2 beside tp2 and cp2": Case(grid=_KEYS(cp=2, tp=2, sp=True, ep=2, zero=3, microbatch=2), whole=SPARSE),
 }
 """By name; of each the single process is `Small.alone`."""
 COVERED = {
@@ -209,13 +262,23 @@ COVERED = {
     "positions from the third row under tp2 and zero-3",
 }
 """Whose parts other grids have too: proofs alone train them."""
-TRAINED = CASES if in_proof() else {name: case for name, case in CASES.items() if name not in COVERED}
+SPREAD = {"experts on ep2 under zero-3", "keys gathered beside heads traded, in windows"}
+"""Of grids with ep or cp, those that train outside of proofs."""
+TRAINED = {
+    name: case
+    for name, case in CASES.items()
+    if in_proof() or name in SPREAD or (name not in COVERED and not name.startswith(("experts on", "parts of", "keys", "heads traded")))
+}
 
 
-def train_all() -> dict[str, list[StepReport]]:
-    """Steps of every grid."""
+def train_all(held: dict[str, int]) -> dict[str, list[StepReport]]:
+    """Steps of every grid; `held`: is given how many elements the rank trains."""
     found = {}
     for name, case in TRAINED.items():
+
+        def begun(engine: Engine, name: str = name) -> None:
+            held[name] = sum(piece.numel() for piece in engine.pieces)
+
         small = case.small
         source = seeded(small.model, seed=0)
         run = train_native(
@@ -229,6 +292,7 @@ def train_all() -> dict[str, list[StepReport]]:
             dtype=torch.float64,
             order=case.order,
             compute=case.compute,
+            begun=begun,
         )
         found[name] = list(run)
     return found
@@ -253,8 +317,13 @@ ALL_KEPT = {
     "experts under zero-3": "experts under zb-h1",
     "interleaved": "zb-h1",
     "tied under 1f1b": "tied",
+    "experts on ep2 under zero-3": "experts on ep4 over cp2",
+    "experts on ep2 beside tp2 and cp2": "parts of experts on etp2 under 1f1b",
+    "parts of experts on etp2 and ep2": "experts on ep2 under 1f1b",
+    "keys gathered over cp4 under zero-3": "tp4",
+    "keys gathered over cp2 under 1f1b": "tied",
 }
-KEPT = ALL_KEPT if in_proof() else dict(list(ALL_KEPT.items())[:1])
+KEPT = ALL_KEPT if in_proof() else {name: ALL_KEPT[name] for name in ("tp2, sequence and zero-3", "experts on ep2 under zero-3")}
 """Grids of PyTorch's engine, and of the interpreter: one does two steps, the other goes on from its checkpoint."""
 FIRST, LAST = 2, 3
 
@@ -295,7 +364,9 @@ def crossed(folder: Path, rank: int) -> dict[str, dict[str, list[StepReport]]]:
 def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=240))
-    torch.save({"trained": train_all(), "refused": refused(), "crossed": crossed(Path(folder), rank)}, Path(folder) / f"rank{rank}")
+    held: dict[str, int] = {}
+    found = {"trained": train_all(held), "refused": refused(), "crossed": crossed(Path(folder), rank), "held": held}
+    torch.save(found, Path(folder) / f"rank{rank}")
     dist.destroy_process_group()
 
 

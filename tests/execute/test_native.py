@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import pytest
@@ -13,11 +14,13 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
 from shardwright.execute.launch.run_report import NATIVE, OWN
+from shardwright.model.ir.operator import OperatorKind
 from tests.execute.native_ranks import CASES, KEPT, LAST, RANKS, STEPS, TRAINED, start
 from tests.execute.small_plans import Small, run_here
 from tests.tiers import in_both
 
 LONGEST_S = 480
+SPARSE_MODEL = CASES["experts on ep4"].small.model
 CLOSE = 1e-10
 HALF = 0.03
 """Of losses and norms that were computed in bfloat16, whose numbers have 8 bits."""
@@ -58,6 +61,18 @@ def test_losses_and_norms_are_those_of_a_single_process(ranks: list[Any], name: 
         for report, (loss, norm) in zip(reports, expected, strict=True):
             assert abs(report.loss - loss) < close
             assert abs(report.norm - norm) < close * max(1.0, norm)
+
+
+@pytest.mark.proof
+def test_a_rank_has_its_own_experts_alone(ranks: list[Any]) -> None:
+    operators = [(o, run.count) for run in SPARSE_MODEL.runs for o in SPARSE_MODEL.blocks[run.block].operators]
+    sizes = [
+        (o.kind is OperatorKind.GROUPED_LINEAR, count * prod(e.size for e in p.extents)) for o, count in operators for p in o.parameters
+    ]
+    experts, whole = sum(size for own, size in sizes if own), sum(size for _, size in sizes)
+    for found in ranks:
+        assert found["held"]["experts on ep4"] == whole - experts + experts // 4
+        assert found["held"]["experts under zero-3"] == found["held"]["experts on ep2 under zero-3"]
 
 
 @in_both

@@ -18,6 +18,9 @@ from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import run_step, unsplit
 from shardwright.job.training import Optimizer, OptimizerFamily
 from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.settings import Settings
 from shardwright.program.stages.parts import plan_stages
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -102,12 +105,11 @@ def test_other_families_are_refused(name: str) -> None:
 
 REFUSED = {
     "native.context": (Grid(cp=2), dense_model()),
-    "native.experts": (Grid(ep=2, dp=2), expert_model()),
     "native.offload": (Grid(dp=2, zero=1, offload=50), dense_model()),
     "native.slices": (Grid(pp=2, slices=2, schedule="seq-1f1b"), dense_model()),
     "native.schedule": (Grid(pp=2, schedule="dualpipe"), dense_model()),
     "native.model": (Grid(), expert_model(predictors=1)),
-    "native.operator": (Grid(tp=2), expert_model()),
+    "native.operator": (Grid(tp=2), small_model("deepseek-v2")),
     "native.uneven": (Grid(tp=16), dense_model()),
 }
 
@@ -127,6 +129,34 @@ def test_a_refusal_names_its_rule_and_what_to_do(rule: str) -> None:
         require_expressible(model, grid, job=JOB)
 
 
+def _biased(block: Block) -> Block:
+    """The block with a bias of every expert's products."""
+
+    def more(operator: Operator) -> Operator:
+        if operator.kind is not OperatorKind.GROUPED_LINEAR:
+            return operator
+        biases = tuple(replace(p, name=f"{p.name}.bias", extents=(p.extents[0], p.extents[2])) for p in operator.parameters)
+        return replace(operator, parameters=(*operator.parameters, *biases))
+
+    return replace(block, operators=tuple(map(more, block.operators)))
+
+
+@pytest.mark.parametrize(
+    ("grid", "model", "part"),
+    [
+        (Grid(cp=4, ulysses=2), dense_model(), "a ring of 2"),
+        (Grid(dp=12, ep=2, etp=2, zero=3), expert_model(ffn=128), "no dim of 8 x 128 x 64 (experts.up, on one of ep 2 x etp 2)"),
+        (Grid(tp=4, dp=4), expert_model(ffn=62), "62 experts' feed-forward do not divide by tp 4"),
+        (Grid(dp=4, etp=2), replace(expert_model(), blocks=tuple(map(_biased, expert_model().blocks))), "has biases of experts"),
+        (Grid(cp=8, tp=4, sp=True, gather=True), dense_model(), "2 positions do not divide by tp 4"),
+    ],
+)
+def test_what_lies_otherwise_is_refused_by_name(grid: Grid, model: Model, part: str) -> None:
+    found = expressible(model, grid, job=training_job(seq_len=16, global_batch=24))
+    assert found is not None
+    assert part in found.message
+
+
 def test_another_optimizer_is_refused() -> None:
     with pytest.raises(StrategyError, match=r"run\.optimizer"):
         require_expressible(dense_model(), Grid(), job=replace(JOB, optimizer=Optimizer(family=OptimizerFamily.SGD, states=())))
@@ -140,10 +170,17 @@ def test_another_optimizer_is_refused() -> None:
         Grid(tp=4, pp=2, dp=2, order=("pp", "dp", "tp", "cp", "ep")),
         Grid(dp=4, zero=3, shard=2, recompute=Recompute.SELECTIVE),
         Grid(pp=4, vpp=2, schedule="zb-v", recompute=Recompute.FULL),
+        Grid(cp=4, ulysses=4, zero=3),
+        Grid(cp=4, ulysses=2, gather=True, tp=2, sp=True),
     ],
 )
 def test_what_is_expressed(grid: Grid) -> None:
     assert expressible(dense_model(), grid, job=JOB) is None
+
+
+@pytest.mark.parametrize("grid", [Grid(dp=8, ep=4, zero=3), Grid(tp=2, sp=True, dp=2), Grid(tp=2, sp=True, cp=2, gather=True, dp=2, ep=8)])
+def test_what_is_expressed_with_experts(grid: Grid) -> None:
+    assert expressible(expert_model(), grid, job=JOB) is None
 
 
 def test_norms_over_all_heads_are_refused_only_under_tp() -> None:
@@ -161,6 +198,8 @@ def test_remarks_say_what_differs() -> None:
     assert len(remarks(Grid(dp=2, zero=1))) == 1
     assert len(remarks(Grid(dp=2, pp=2, zero=2))) == 2
     assert len(remarks(Grid(dp=2, pp=2, zero=3))) == 2
+    assert len(remarks(Grid(cp=2, gather=True, zero=1))) == 2
+    assert remarks(Grid(cp=2, gather=True, zero=3, recompute=Recompute.SELECTIVE)) == ()
 
 
 def test_a_plan_is_a_grid_with_a_table_of_its_own() -> None:

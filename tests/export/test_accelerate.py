@@ -106,7 +106,7 @@ def drawn(random: Random) -> Grid:
 @pytest.mark.parametrize("model", MODELS)
 def test_random_strategies_are_read_back(model: str, tmp_path: Path) -> None:
     compared, refused = 0, []
-    for number in numbers(60, 200):
+    for number in numbers(30, 200):
         grid = drawn(Random(f"{model} {number}"))
         if not legal(grid, model):
             continue

@@ -62,7 +62,7 @@ def said(one: Stored, folder: Path, *, allow_lossy: bool = True) -> tuple[dict[s
 @pytest.mark.parametrize("model", MODELS)
 def test_random_grids_are_read_back(model: str, tmp_path: Path) -> None:
     compared = 0
-    for number in numbers(60, 200):
+    for number in numbers(30, 200):
         grid = drawn(Random(f"{model} {number}"), model)
         if not legal(grid, model):
             continue
@@ -147,7 +147,7 @@ def test_stages_of_unlike_degrees_are_meshes(tmp_path: Path) -> None:
 @in_both
 def test_random_meshes_are_read_back(tmp_path: Path) -> None:
     layers = num_layers(load_model("llama-2-13b"))
-    for number in numbers(40, 200):
+    for number in numbers(30, 200):
         random = Random(f"meshes {number}")
         lanes, stages = random.choice((1, 1, 2)), []
         dp = random.choice((1, 2))

@@ -116,7 +116,7 @@ def drawn(random: Random) -> Grid:
 def test_random_strategies_are_read_back(model: str, tmp_path: Path) -> None:
     compared = 0
     layers = sum(run.count for run in load_model(model).runs if run.name not in ("embed", "head"))
-    for number in numbers(60, 200):
+    for number in numbers(30, 200):
         grid = drawn(Random(f"{model} {number}"))
         if not legal(grid, model):
             continue

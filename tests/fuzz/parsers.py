@@ -27,6 +27,7 @@ from shardwright.hardware.files.yaml_states import states_from_yaml
 from shardwright.hardware.inventories.formats import read_inventory
 from shardwright.hardware.inventories.reading import read_from
 from shardwright.job.serving import ServingJob
+from shardwright.launch_files.read import launch_of_files
 from shardwright.model.catalog.catalog import catalog_entry, load_model
 from shardwright.model.families.huggingface import model_from_config, parse_config
 from shardwright.model.trained import trained
@@ -61,6 +62,14 @@ from tests.validation.test_launch import DENSE, LATENT, SPLIT
 from tests.validation.test_serving_measurements import METRICS, PLAIN, POOLS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+PUBLISHED: Final = ROOT / "tests" / "launch_files" / "published"
+_SUFFIXES: Final = (".slurm", ".sh", ".json", ".yaml", ".toml")
+LAUNCH_FILES: Final = {
+    **{suffix: tuple(path.read_text() for path in sorted(PUBLISHED.glob(f"*{suffix}"))) for suffix in _SUFFIXES},
+    ".py": ("cfg.model.tensor_model_parallel_size = 4\ncfg.train.micro_batch_size = 1\nParallelismConfig(tensor_parallel_degree=2)\n",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +135,10 @@ def parsers() -> tuple[Parser, ...]:
             weight=2,
         ),
         Parser(name="launch", read=_launch, samples=(f"{DENSE} {SPLIT}", LATENT, "tp=2 --bf16: true")),
+        *(
+            Parser(name=f"launch file{suffix}", read=partial(_launch_file, suffix), samples=samples, weight=0.5)
+            for suffix, samples in LAUNCH_FILES.items()
+        ),
         Parser(name="facts", read=_facts, samples=tuple(path.read_text() for path in sorted(FACTS.glob("*.toml"))[:4])),
         Parser(
             name="facts of serving",
@@ -227,6 +240,10 @@ def _grid(text: str) -> object:
 def _rows(text: str) -> object:
     """As `validate` reads a table, up to a problem for each row."""
     return [to_case(row, facts=Facts(), runtime="megatron-core-0.12") for row in parse_measurements(_bytes(text), source="table.csv")]
+
+
+def _launch_file(suffix: str, text: str) -> object:
+    return launch_of_files([(f"file{suffix}", text)], model=load_model("llama-3.1-8b"), devices=384)
 
 
 def _launch(text: str) -> object:

@@ -19,6 +19,7 @@ from shardwright.export.lacking import (
     core_recomputed,
     frozen_parameters,
     not_split_beside_tp,
+    of_one_replica,
     on_the_host,
     other_optimizers,
     other_orders,
@@ -77,6 +78,7 @@ def grid_shortfalls(grid: Grid) -> Iterator[Shortfall]:
         yield Shortfall(what=f"pp {grid.pp}: its pipelines are programs (PipelineModule), not configuration", hint="pp 1")
     yield from other_orders(grid, (*INNERMOST_FIRST, "pp"))
     yield from not_split_beside_tp(grid)
+    yield from of_one_replica(grid)
     if grid.ring > 1:
         yield Shortfall(what=f"a ring of {grid.ring}: its sequence parallelism trades heads", hint=f"ulysses {grid.cp}")
     if grid.cp > 1 and grid.tp > 1:

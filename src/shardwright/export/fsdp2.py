@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwright.export.exporter import Shortfall
-from shardwright.export.lacking import experts_sharded_alone
+from shardwright.export.lacking import of_one_replica
 from shardwright.strategy.grid.axes import Grid
 
 
@@ -13,7 +13,7 @@ def fsdp2_shortfalls(grid: Grid) -> Iterator[Shortfall]:
     """What FSDP2 cannot say of ZeRO."""
     if grid.zero == 1 and grid.dp * grid.cp > 1:
         yield Shortfall(what="zero1", instead="FSDP2 that reduces gradients every microbatch, and shards them, too (zero2)")
-    yield from experts_sharded_alone(grid)
+    yield from of_one_replica(grid)
     if grid.zero and grid.shard and grid.shard % grid.cp:
         yield Shortfall(what=f"{grid.shard} shards over cp {grid.cp}", hint="a multiple of cp")
     if not grid.zero and grid.cp > 1:

@@ -51,6 +51,12 @@ def other_orders(grid: Grid, innermost_first: Sequence[str]) -> Iterator[Shortfa
         yield Shortfall(what=f"ranks in the order {inner}", instead=f"ranks in its own order, {wanted} from the innermost", order=own)
 
 
+def of_one_replica(grid: Grid) -> Iterator[Shortfall]:
+    """States of experts that are cut over their copies in one replica, where a target cuts over replicas alone."""
+    if grid.zero and grid.dp * grid.cp == 1:
+        yield Shortfall(what=f"zero{grid.zero} of one replica", instead="experts' states whole on each of its devices")
+
+
 def not_split_beside_tp(grid: Grid) -> Iterator[Shortfall]:
     """Norms and residuals that are cut over tp, where a target has them whole on each of its members."""
     if grid.sp and grid.tp > 1:
@@ -79,9 +85,3 @@ def some_recomputed(grid: Grid) -> Iterator[Shortfall]:
     """Recompute of some layers of a chunk, where a target recomputes all or none."""
     if grid.recompute_layers:
         yield Shortfall(what=f"recompute of {grid.recompute_layers} layers a chunk", instead="recompute of all layers")
-
-
-def experts_sharded_alone(grid: Grid) -> Iterator[Shortfall]:
-    """ZeRO where a stage has one replica, whose experts alone have copies to share out."""
-    if grid.zero and grid.dp * grid.cp == 1:
-        yield Shortfall(what=f"zero{grid.zero} of one replica", instead="experts' states whole on each of its devices")

@@ -14,8 +14,8 @@ from shardwright.dtype import Dtype
 from shardwright.export.exporter import ExportFile, Given, Shortfall, title
 from shardwright.export.lacking import (
     another_framework,
-    experts_sharded_alone,
     frozen_parameters,
+    of_one_replica,
     on_the_host,
     other_optimizers,
     other_products,
@@ -137,6 +137,7 @@ def _of_contexts(given: Given) -> Iterator[Shortfall]:
 
 
 def _of_memory(grid: Grid) -> Iterator[Shortfall]:
+    yield from of_one_replica(grid)
     if grid.zero == 2:
         yield Shortfall(what="zero2", instead="parameters that are sharded, too, and gathered for each use (zero3)")
     if grid.zero == 1 and grid.shard and grid.shard < grid.dp * grid.cp:
@@ -148,7 +149,6 @@ def _of_memory(grid: Grid) -> Iterator[Shortfall]:
         yield Shortfall(what="no recompute", instead=f"{KEPT}: products and cores are kept, what lies between them is made again")
     if grid.offload not in (0, 100):
         yield Shortfall(what=f"{grid.offload} % of the states on the host", instead="all of the states on the host")
-    yield from experts_sharded_alone(grid)
     yield from some_recomputed(grid)
     yield from on_the_host(grid)
     yield from sliced(grid)

@@ -15,7 +15,7 @@ from shardwright.launch_files.launch import ORDER, Launch, LaunchReader, Written
 from shardwright.launch_files.registry import READERS
 from shardwright.launch_files.shell import read_script
 from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import arguments_of
+from shardwright.runtime.arguments import arguments_of, parse_arguments
 from shardwright.runtime.registry import load_runtime
 
 MAX_BYTES: Final = 2_000_000
@@ -35,9 +35,27 @@ def read_launch(
     Raises:
         DataError: a file cannot be read, or is of no framework that is known. UsageError: there is no such framework.
     """
+    files = [("--", path) if path.lstrip().startswith("--") else (Path(path).name, _text(Path(path))) for path in paths]
+    return launch_of_files(files, model=model, devices=devices, framework=framework, runtime=runtime, given=given)
+
+
+def launch_of_files(
+    files: Sequence[tuple[str, str]],
+    *,
+    model: Model,
+    devices: int,
+    framework: str = "",
+    runtime: str = "",
+    given: Mapping[str, str] | None = None,
+) -> Launch:
+    """See `read_launch`.
+
+    Args:
+        files: name, whose ending says what it is, and text of each; ``--`` is the name of arguments.
+    """
     if framework and framework not in READERS:
         raise UsageError(f"unknown framework {framework[:40]!r}", hint=nearest(framework[:40], READERS))
-    found, notes = [one for path in paths for one in _sources(path, given or {})], list[str]()
+    found, notes = [one for name, text in files for one in _of_text(text, name, given or {})], list[str]()
     merged: dict[str, str] = {}
     marks = READERS[framework].marks if framework else frozenset(mark for one in READERS.values() for mark in one.marks)
     for written in found:
@@ -45,7 +63,7 @@ def read_launch(
         if written.whole or written.arguments.keys() & marks:
             merged |= written.arguments
         notes += written.notes
-    reader = READERS[framework] if framework else _reader(merged, paths)
+    reader = READERS[framework] if framework else _reader(merged, [name for name, _ in files])
     runtime = runtime or reader.runtime
     environment = {name: value for written in found for name, value in written.environment.items()}
     merged |= variables_that_set(load_runtime(runtime), environment)
@@ -71,18 +89,12 @@ def _reader(arguments: Mapping[str, str], paths: Sequence[str]) -> LaunchReader:
     return READERS[best]
 
 
-def _sources(path: str, given: Mapping[str, str]) -> Iterator[Written]:
-    """What a file says: of a script each command that has arguments, and each file that it writes."""
-    file = Path(path)
-    if path.lstrip().startswith("--"):
-        yield Written(arguments=arguments_of(path.split()))
-        return
-    yield from _of_text(_text(file), file.name, given)
-
-
 def _of_text(text: str, name: str, given: Mapping[str, str]) -> Iterator[Written]:
+    """What a file says: of a script the command that has most arguments, and each file that it writes."""
     suffix = Path(name).suffix.lower()
-    if suffix == ".csv":
+    if name == "--":
+        yield Written(arguments=parse_arguments(text))
+    elif suffix == ".csv":
         yield Written(arguments={ORDER: text})
     elif suffix in (".json", ".yaml", ".yml", ".toml"):
         yield Written(arguments=settings_of_document(text, suffix, name))

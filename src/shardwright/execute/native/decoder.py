@@ -7,16 +7,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
+from shardwright.execute.native.attention import Core, NativeRotary
+from shardwright.execute.native.context import WHOLE, Context
 from shardwright.execute.native.experts import NativePermute, NativeUnpermute, Products, Route
-from shardwright.execute.numerics.attention import growth, visible
 from shardwright.execute.numerics.curves import clamped_gate, curve, curve_of
-from shardwright.execute.numerics.rotary import joined_keys
-from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned_pairs
-from shardwright.execute.numerics.turns import turned as turned_heads
 from shardwright.execute.shares.parameters import Key, origin
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.graph import Model
@@ -100,67 +97,6 @@ class NativeNorm(nn.Module):  # type: ignore[misc]
         return (*normed, *values[len(normed) :])
 
 
-class NativeRotary(nn.Module):  # type: ignore[misc]
-    """Queries and keys, or a share of each head, turned by their positions (`numerics.turns`); values pass through (arXiv 2104.09864).
-
-    Of latent attention the last elements of a query head are turned, and every key head is joined with a part that all share.
-    """
-
-    def __init__(self, operator: Operator, *, settings: Settings) -> None:
-        super().__init__()
-        self.width, self.settings = operator.reads[0].quantum, settings.of_layers(local=operator.local)
-
-    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *latent: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """One tensor an extent. latent: what keys and values were made of, and the part of keys that is turned."""
-        if latent:
-            shared = latent[1]
-            rope = shared.shape[-1]
-            cos, sin = self._turns(query, rope // 2)
-            key = joined_keys(key, turned_heads(shared, cos, sin, width=rope), head=self.width)
-            return turned_heads(query, cos, sin, width=self.width, start=self.width - rope), key, value
-        cos, sin = self._turns(query, turned_pairs(self.settings, self.width))
-        return turned_heads(query, cos, sin, width=self.width), turned_heads(key, cos, sin, width=self.width), value
-
-    def _turns(self, like: torch.Tensor, pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
-        rates = rotary_rates(self.settings, pairs, length=like.shape[1], on=like.device)
-        positions = torch.arange(like.shape[1], device=like.device)
-        return cosines(positions, rates, scale=rotary_scale(self.settings), dtype=like.dtype)
-
-
-class Core(nn.Module):  # type: ignore[misc]
-    """softmax(Q K^T) V of the heads that this rank has, causal or in a window; `again`: only its inputs are kept for backward."""
-
-    def __init__(self, operator: Operator, *, settings: Settings, again: bool) -> None:
-        super().__init__()
-        assert operator.attention is not None
-        self.shape, self.again = operator.attention, again
-        self.scale = self.shape.head_dim**-0.5 * settings.score_factor
-        self.temper = settings.temper if operator.tempered else None
-
-    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor]:
-        """The output of all heads, side by side."""
-        if self.temper is not None:
-            positions = torch.arange(query.shape[1], device=query.device)
-            query = query * growth(positions, self.temper).to(query.dtype).unsqueeze(-1)
-        if self.again and torch.is_grad_enabled():
-            return (checkpoint(self._attend, query, key, value, use_reentrant=False, preserve_rng_state=False),)
-        return (self._attend(query, key, value),)
-
-    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        shape = self.shape
-        widths = (shape.head_dim, shape.head_dim, shape.value_dim)
-        q, k, v = (x.unflatten(-1, (-1, w)).transpose(1, 2) for x, w in zip((query, key, value), widths, strict=True))
-        mask = None
-        if shape.window:
-            positions = torch.arange(query.shape[1], device=query.device)
-            mask = visible(shape, positions.unsqueeze(-1) - positions, positions)
-        grouped = q.shape[1] != k.shape[1]
-        found = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=grouped
-        )
-        return found.transpose(1, 2).flatten(-2)
-
-
 class Activation(nn.Module):  # type: ignore[misc]
     """f(first) x second of two extents; f of one; what follows them passes through."""
 
@@ -201,9 +137,9 @@ class NativeResidual(nn.Module):  # type: ignore[misc]
 class Lookup(nn.Module):  # type: ignore[misc]
     """table[id] times the settings' factor, and positions[position] where the model learns them."""
 
-    def __init__(self, operator: Operator, *, settings: Settings) -> None:
+    def __init__(self, operator: Operator, *, settings: Settings, context: Context) -> None:
         super().__init__()
-        self.factor, self.first = settings.embed_factor, settings.first_position
+        self.factor, self.first, self.context = settings.embed_factor, settings.first_position, context
         sizes = [[e.size for e in p.extents] for p in operator.parameters]
         self.tables = nn.ModuleList(nn.Embedding(rows, width, device="meta") for rows, width in sizes)
 
@@ -213,11 +149,11 @@ class Lookup(nn.Module):  # type: ignore[misc]
         if self.factor != 1.0:
             found = found * found.new_tensor(self.factor)
         for table in self.tables[1:]:
-            found = found + table(torch.arange(self.first, self.first + ids.shape[1], device=ids.device).unsqueeze(0))
+            found = found + table((self.context.positions(ids) + self.first).unsqueeze(0))
         return (found,)
 
 
-def _step(operator: Operator, *, settings: Settings, again: bool) -> nn.Module:
+def _step(operator: Operator, *, settings: Settings, context: Context, again: bool) -> nn.Module:
     """The module of an operator of a kind that `rules` lets through."""
     match operator.kind:
         case OperatorKind.LINEAR:
@@ -225,15 +161,15 @@ def _step(operator: Operator, *, settings: Settings, again: bool) -> nn.Module:
         case OperatorKind.NORM:
             return NativeNorm(operator, settings=settings)
         case OperatorKind.ROTARY:
-            return NativeRotary(operator, settings=settings)
+            return NativeRotary(operator, settings=settings, context=context)
         case OperatorKind.ATTENTION:
-            return Core(operator, settings=settings, again=again)
+            return Core(operator, settings=settings, context=context, again=again)
         case OperatorKind.ACTIVATION:
             return Gate() if len(operator.inputs) > 1 else Activation(operator, settings=settings)
         case OperatorKind.RESIDUAL:
             return NativeResidual(settings.residual_factor if operator.joins_stream else 1.0)
         case OperatorKind.EMBEDDING:
-            return Lookup(operator, settings=settings)
+            return Lookup(operator, settings=settings, context=context)
         case OperatorKind.ROUTE:
             return Route(operator, settings=settings)
         case OperatorKind.PERMUTE:
@@ -274,12 +210,12 @@ class Layer(nn.Module):  # type: ignore[misc]
         operators: those that run. keyed: its parameters' keys. again: only its input is kept for backward.
     """
 
-    def __init__(self, node: Node, *, model: Model, settings: Settings) -> None:
+    def __init__(self, node: Node, *, model: Model, settings: Settings, context: Context) -> None:
         super().__init__()
         again = {n for keep in node.segment.keeps if keep.how is How.RECOMPUTE for n in keep.operators}
         self.again = node.recomputed
         self.operators = tuple(o for o in node.segment.block.operators if o.kind is not OperatorKind.LOSS)
-        self.steps = nn.ModuleDict({_slot(o): _step(o, settings=settings, again=o.name in again) for o in self.operators})
+        self.steps = nn.ModuleDict({_slot(o): _step(o, settings=settings, context=context, again=o.name in again) for o in self.operators})
         keyed: dict[str, tuple[Key, Lying]] = {}
         for operator in self.operators:
             for name, parameter in zip(_names(operator), operator.parameters, strict=True):
@@ -306,11 +242,12 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 class Stage(nn.Module):  # type: ignore[misc]
-    """The layers of a chunk: token ids or a stream in, a stream or logits out."""
+    """The layers of a chunk: token ids or a stream in, a stream or logits out; `context`: where the tokens are in their sequences."""
 
-    def __init__(self, stage: StageParts, *, model: Model, settings: Settings) -> None:
+    def __init__(self, stage: StageParts, *, model: Model, settings: Settings, context: Context = WHOLE) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(node, model=model, settings=settings) for node in stage_nodes(stage, model))
+        nodes = stage_nodes(stage, model)
+        self.layers = nn.ModuleList(Layer(node, model=model, settings=settings, context=context) for node in nodes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """All layers in order."""

@@ -1,10 +1,12 @@
-"""A stage on its devices: a mesh in the grid's order, tensor parallelism by DTensor, replicas and shards by FSDP2."""
+"""A stage on its devices: tensor parallelism by DTensor, replicas and shards by FSDP2, experts on ranks of their own."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -17,6 +19,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from shardwright.execute.native.decoder import Layer, Stage, step_path
+from shardwright.execute.native.experts import cut_experts, spread_experts
+from shardwright.execute.native.meshes import Meshes, holders, owned_by, owners_of
 from shardwright.execute.native.torch_private import local, own_intervals
 from shardwright.execute.shares.parameters import Source, part
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
@@ -25,18 +29,6 @@ from shardwright.strategy.grid.axes import Grid
 
 CUT = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
 """Dims that tensor parallelism cuts."""
-
-
-def grid_mesh(grid: Grid, *, device: str) -> DeviceMesh:
-    """The grid's mesh, outermost axis first: ``pp``, ``tp``, and dp as ``replicate`` x ``shard``. A device's number is its rank.
-
-    Args:
-        device: type of device, such as cpu.
-    """
-    shard = (grid.shard or grid.dp) if grid.zero else 1
-    sizes = {"tp": (("tp", grid.tp),), "pp": (("pp", grid.pp),), "dp": (("replicate", grid.dp // shard), ("shard", shard))}
-    dims = [dim for axis in reversed(grid.order) for dim in sizes.get(axis, ())]
-    return init_device_mesh(device, tuple(size for _, size in dims), mesh_dim_names=tuple(name for name, _ in dims))
 
 
 def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
@@ -55,6 +47,9 @@ def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
         return {"parts.0": SequenceParallel(use_local_output=True)} if sp else {}
     if operator.kind is not OperatorKind.LINEAR:
         return {}
+    if operator.reads[0].dim not in CUT and operator.writes[0].dim not in CUT:
+        # A router's: each rank of tp has the scores of its own positions, so a part of the gradient.
+        return {"parts.0": SequenceParallel(use_local_output=True)} if sp else {}
     if operator.reads[0].dim in CUT:
         return {"parts.0": RowwiseParallel(output_layouts=stream)}
     whole = PrepareModuleInput(input_layouts=stream, desired_input_layouts=Replicate())
@@ -70,6 +65,8 @@ def cut_layer(layer: Layer, mesh: DeviceMesh, *, sp: bool) -> None:
     }
     if plan:
         parallelize_module(layer, mesh, plan)
+    if not sp:
+        cut_experts(layer.steps.values(), mesh)
 
 
 def tie(stages: list[Stage]) -> None:
@@ -82,15 +79,24 @@ def tie(stages: list[Stage]) -> None:
             setattr(stage.get_submodule(place), leaf, own)
 
 
-def shard_stage(stage: Stage, mesh: DeviceMesh, grid: Grid, *, policy: MixedPrecisionPolicy) -> None:
+def shard_stage(stage: Stage, meshes: Meshes, grid: Grid, *, policy: MixedPrecisionPolicy) -> None:
     """FSDP2 over ``replicate`` x ``shard``: every layer with recurring blocks is a unit, what is left is the stage's own.
+
+    Experts that lie otherwise than the rest are units before, over meshes of their own.
 
     zero 0: shards of one rank, gradients all-reduced. zero 1 and 2: parameters stay gathered from forward to backward. zero 3: they are
     gathered again in backward. Under a pipeline its runtime decides when they are gathered.
     """
-    over = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
+    over = holders(meshes.dense, "replicate", "shard")
     again = grid.zero == 3 and grid.pp == 1
+    owners = owners_of(meshes)
     for layer in stage.layers:
+        if meshes.experts is not None:
+            products = spread_experts(layer.steps.values(), owned_by(meshes), owners)
+            if products:
+                mesh = holders(meshes.experts, "expert_replicate", "expert_shard")
+                placed = partial(_even, ranks=meshes.experts["expert_shard"].size())
+                fully_shard(list(products), mesh=mesh, reshard_after_forward=again, mp_policy=policy, shard_placement_fn=placed)
         if not any(o.klass in (OperatorClass.EMBED, OperatorClass.HEAD) for o in layer.operators):
             fully_shard(layer, mesh=over, reshard_after_forward=again, mp_policy=policy)
     fully_shard(stage, mesh=over, reshard_after_forward=again, mp_policy=policy)
@@ -99,6 +105,11 @@ def shard_stage(stage: Stage, mesh: DeviceMesh, grid: Grid, *, policy: MixedPrec
             # The loss is a sum over tokens that is divided once: replicas add their gradients.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+def _even(experts: nn.Parameter, *, ranks: int) -> Shard:
+    """The first dim of this rank's experts that so many ranks cut evenly: FSDP2 cuts no other where one dim is cut twice."""
+    return Shard(next((dim for dim, size in enumerate(local(experts).shape) if size % ranks == 0), 0))
 
 
 def fill(stage: Stage, *, source: Source, dtype: torch.dtype, device: str) -> None:
@@ -115,7 +126,7 @@ def fill(stage: Stage, *, source: Source, dtype: torch.dtype, device: str) -> No
 
 def place(
     stages: list[Stage],
-    mesh: DeviceMesh,
+    meshes: Meshes,
     grid: Grid,
     *,
     source: Source,
@@ -132,10 +143,10 @@ def place(
     if grid.tp > 1:
         for stage in stages:
             for layer in stage.layers:
-                cut_layer(layer, mesh["tp"], sp=grid.sp)
+                cut_layer(layer, meshes.dense["tp"], sp=grid.sp)
     tie(stages)
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=kept) if compute is not kept else MixedPrecisionPolicy()
     for stage in stages:
-        if grid.dp > 1 or compute is not kept:
-            shard_stage(stage, mesh, grid, policy=policy)
+        if grid.dp * grid.cp > 1 or meshes.experts is not None or compute is not kept:
+            shard_stage(stage, meshes, grid, policy=policy)
         fill(stage, source=source, dtype=kept, device=device)

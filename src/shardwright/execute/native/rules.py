@@ -11,7 +11,8 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.expand import expert_shard
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.schedules import grid_schedule
 from shardwright.strategy.violation import Violation
@@ -42,17 +43,11 @@ def refusals(model: Model, grid: Grid, *, job: TrainingJob) -> Iterator[Violatio
 
 
 def _axes(grid: Grid) -> Iterator[Violation]:
-    if grid.cp > 1:
+    if grid.ring > 1 and not grid.gather:
         yield Violation(
             rule="native.context",
-            message=f"cp {grid.cp}: PyTorch's context_parallel has no CPU attention and deals positions in its own way",
-            hint="use tp with sp for long sequences",
-        )
-    if grid.ep * grid.etp > 1:
-        yield Violation(
-            rule="native.experts",
-            message=f"ep {grid.ep} etp {grid.etp}: PyTorch has no expert parallelism of its own",
-            hint="use dp with zero3",
+            message=f"a ring of {grid.ring}: PyTorch's context_parallel passes keys round for kernels of GPUs alone, dealt in its own way",
+            hint=f"gather the keys (cp-gather), or trade heads (ulysses{grid.cp})",
         )
     if grid.offload:
         yield Violation(
@@ -83,12 +78,12 @@ def _model(model: Model, grid: Grid) -> Iterator[Violation]:
         before = (run.name,)
     for block in model.blocks:
         for operator in block.operators:
-            reason = _unknown(operator, tp=grid.tp)
+            reason = _unknown(operator, grid)
             if reason:
                 yield Violation(
                     rule="native.operator",
                     message=f"{model.name}: {block.name}.{operator.name} {reason}",
-                    hint="use a dense decoder, or experts without tp",
+                    hint="use a dense decoder, or no tp",
                 )
                 return
 
@@ -114,7 +109,7 @@ SEVERAL = (OperatorKind.RESIDUAL, OperatorKind.PERMUTE, OperatorKind.ROTARY)
 """Kinds that read several tensors: sums, experts, and positions of latent attention."""
 
 
-def _unknown(operator: Operator, *, tp: int) -> str:
+def _unknown(operator: Operator, grid: Grid) -> str:
     """Why `decoder` has no module for an operator; empty if it has."""
     shape = operator.attention
     gate = operator.kind is OperatorKind.ACTIVATION and operator.klass is OperatorClass.SHARED and not operator.gated
@@ -127,12 +122,21 @@ def _unknown(operator: Operator, *, tp: int) -> str:
         return "attends otherwise than causally or in a window"
     if operator.kind is OperatorKind.EMBEDDING and any(not p.name.endswith(("weight", "positions")) for p in operator.parameters):
         return "looks up more than tokens and positions"
+    tp = grid.tp
+    whole = grid.etp == 1 and (tp == 1 or grid.sp)
+    if not whole and operator.kind is OperatorKind.GROUPED_LINEAR and len(operator.parameters) > len(operator.writes):
+        return f"has biases of experts, which every part of one (tp {tp}, etp {grid.etp}) would add"
     if tp == 1:
         return ""
-    if operator.experts is not None:
-        return f"is of experts, which tp {tp} would cut"
+    if (
+        operator.kind is OperatorKind.ROUTE
+        and grid.sp
+        and any(p.trainable and p.name.endswith("expert_scale") for p in operator.parameters)
+    ):
+        return f"has scales of experts, whose gradients the ranks of tp {tp} have parts of"
     cut = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
-    if operator.kind is OperatorKind.LINEAR and (operator.reads[0].dim in cut) == (operator.writes[0].dim in cut):
+    of_rows = operator.klass in (OperatorClass.ROUTER, OperatorClass.SHARED)
+    if operator.kind is OperatorKind.LINEAR and (operator.reads[0].dim in cut) == (operator.writes[0].dim in cut) and not of_rows:
         return "is not cut by columns or rows"
     wide = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters)
     if operator.kind is OperatorKind.NORM and (wide or (operator.klass is OperatorClass.ATTN and not operator.parameters)):
@@ -145,24 +149,41 @@ def _widths(model: Model, grid: Grid, job: TrainingJob) -> Iterator[Violation]:
     facts = grid_facts(model, devices=grid.devices, global_batch=job.global_batch, seq_len=job.sequence_length)
     rows = [p.extents[0].size for b in model.blocks for o in b.operators if o.kind is OperatorKind.EMBEDDING for p in o.parameters]
     sizes = {"heads": facts.heads, "key heads": facts.kv_heads, "feed-forward": facts.ffn, "rows of the tables": gcd(*rows)}
-    if grid.sp:
-        sizes["positions"] = job.sequence_length
+    sizes |= {"positions": job.sequence_length // grid.cp} if grid.sp else {"experts' feed-forward": facts.expert_ffn}
     uneven = next((f"{size} {name} do not divide by tp {grid.tp}" for name, size in sizes.items() if size % grid.tp), "")
     if not uneven and job.global_batch % (grid.dp * grid.microbatch):
         uneven = f"{job.global_batch} samples do not divide by dp {grid.dp} x mbs {grid.microbatch}"
+    if not uneven and grid.ep * grid.etp > 1 and grid.zero:
+        uneven = next(filter(None, (_uneven_experts(o, grid) for b in model.blocks for o in b.operators)), "")
     if uneven:
         yield Violation(rule="native.uneven", message=uneven, hint="choose a degree that divides it")
+
+
+def _uneven_experts(operator: Operator, grid: Grid) -> str:
+    """Of what no dim of a rank's experts divides by the ranks that shard them; empty if some dim does."""
+    if operator.kind is not OperatorKind.GROUPED_LINEAR:
+        return ""
+    shard = expert_shard(grid)
+    for parameter in operator.parameters:
+        parts = {Dim.EXPERTS: grid.ep, Dim.FFN: grid.etp}
+        sizes = [e.size // parts.get(e.dim, 1) for e in parameter.extents]
+        if all(size % shard for size in sizes):
+            where = f"{operator.name}, on one of ep {grid.ep} x etp {grid.etp}"
+            return f"no dim of {' x '.join(map(str, sizes))} ({where}) divides by {shard} shards"
+    return ""
 
 
 def remarks(grid: Grid) -> tuple[str, ...]:
     """What PyTorch does otherwise than the plan says, with the same losses: one line each."""
     found = []
-    if grid.zero in (1, 2) and grid.dp > 1:
+    if grid.zero in (1, 2) and grid.dp * grid.cp > 1:
         found.append(
             f"zero{grid.zero}: FSDP2 shards the parameters too between steps, and gathers them in forward instead of after the update"
         )
-    if grid.zero >= 2 and grid.dp > 1 and grid.pp > 1:
+    if grid.zero >= 2 and grid.dp * grid.cp > 1 and grid.pp > 1:
         found.append(f"zero{grid.zero} with pp: a stage's gradients stay whole until its last backward, as with zero1")
-    if grid.zero == 3 and grid.dp > 1 and grid.pp > 1:
+    if grid.zero == 3 and grid.dp * grid.cp > 1 and grid.pp > 1:
         found.append("zero3 with pp: the parameters of up to three chunks a rank stay gathered")
+    if grid.ring > 1 and grid.recompute is Recompute.NONE:
+        found.append("cp-gather: gathered keys and values stay until backward instead of being gathered again")
     return tuple(found)

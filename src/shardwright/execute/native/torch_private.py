@@ -3,6 +3,7 @@
 `_PipelineScheduleRuntime` is the only schedule that runs an order given from outside, and `_load_csv` its only door: the public schedules
 each know one order by name. `compute_local_shape_and_global_offset` is the only way to learn which elements a rank has of a parameter that
 two mesh dims cut along the same dim (FSDP2 over tensor parallelism), so that each rank can slice its own without a collective.
+`_functional_collectives` has the collectives with a backward that `torch.distributed.nn.functional`, the public ones, is deprecated for.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed._functional_collectives import all_gather_single_autograd, all_to_all_single_autograd, wait_tensor
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from torch.distributed.tensor import DTensor
@@ -42,3 +45,17 @@ def own_intervals(held: torch.Tensor) -> tuple[tuple[int, int], ...]:
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's elements."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def exchanged(rows: torch.Tensor, *, given: Sequence[int], came: Sequence[int], group: dist.ProcessGroup) -> torch.Tensor:
+    """Rows of all ranks of a group for this one, by rank; backward they go the other way.
+
+    Args:
+        rows: for every rank, in order. given, came: how many are for and from each.
+    """
+    return wait_tensor(all_to_all_single_autograd(rows.contiguous(), list(came), list(given), group))
+
+
+def gathered(rows: torch.Tensor, *, group: dist.ProcessGroup) -> torch.Tensor:
+    """Rows of all ranks of a group, in order; backward each gets the sum of all ranks' gradients of its own."""
+    return wait_tensor(all_gather_single_autograd(rows.contiguous(), 0, group))

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -19,8 +18,10 @@ from torch.nn import functional
 
 from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.device import Batch
+from shardwright.execute.native.context import Tokens, context_of, tokens_of
 from shardwright.execute.native.decoder import Stage
-from shardwright.execute.native.parallel import grid_mesh, place
+from shardwright.execute.native.meshes import Meshes, grid_meshes
+from shardwright.execute.native.parallel import place
 from shardwright.execute.native.rules import require_expressible
 from shardwright.execute.native.tied import Copies, add_up, copies
 from shardwright.execute.native.torch_private import local, pipeline
@@ -51,13 +52,15 @@ class Engine:
     """What a rank has of a run.
 
     Args:
-        stages: its chunks. runtime: of the pipeline; None without one. loss: (logits, labels) -> sum over tokens / the step's tokens.
+        tokens: of a batch. stages: its chunks. runtime: of the pipeline; None without one.
+        loss: (logits, labels) -> sum over tokens / the step's tokens.
         pieces: this rank's elements of each of `parameters`; optimizer: of those. microbatches: of a replica. shared: parameters of which
             another stage has a copy.
     """
 
     grid: Grid
-    mesh: DeviceMesh
+    meshes: Meshes
+    tokens: Tokens
     stages: list[Stage]
     runtime: Any
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -75,15 +78,16 @@ class Engine:
         """Whether this rank is the one that keeps these elements of a parameter, among those that have them; they take turns by number."""
         if any(parameter is copy.last for copy in self.shared):
             return False
-        cut = set()
+        mesh, cut = self.meshes.dense, set()
         if isinstance(parameter, DTensor):
             names = parameter.device_mesh.mesh_dim_names or ()
+            mesh = self.meshes.of(names)
             cut = {name for name, placement in zip(names, parameter.placements, strict=True) if not isinstance(placement, Replicate)}
         own, ranks = 0, 1
-        for name in self.mesh.mesh_dim_names or ():
+        for name in mesh.mesh_dim_names or ():
             if name != "pp" and name not in cut:
-                size = int(self.mesh[name].size())
-                own, ranks = own * size + int(self.mesh.get_local_rank(name)), ranks * size
+                size = int(mesh[name].size())
+                own, ranks = own * size + int(mesh.get_local_rank(name)), ranks * size
         return number % ranks == own
 
     @property
@@ -108,7 +112,7 @@ def _by_decay(stages: list[Stage], pieces: list[torch.Tensor], rule: AdamW, *, m
     ]
 
 
-def _loss(grid: Grid, mesh: DeviceMesh, *, settings: Settings, scale: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+def _loss(grid: Grid, meshes: Meshes, *, settings: Settings, scale: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Cross-entropy of logits whose vocabulary is cut by tp, summed over tokens; negative labels have none."""
 
     def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -118,8 +122,8 @@ def _loss(grid: Grid, mesh: DeviceMesh, *, settings: Settings, scale: float) -> 
             flat = flat.float()
         flat = logits_of(flat, settings)
         if grid.tp > 1:
-            flat = DTensor.from_local(flat, mesh["tp"], [Shard(-1)], run_check=False)
-            wanted = DTensor.from_local(wanted, mesh["tp"], [Replicate()], run_check=False)
+            flat = DTensor.from_local(flat, meshes.dense["tp"], [Shard(-1)], run_check=False)
+            wanted = DTensor.from_local(wanted, meshes.dense["tp"], [Replicate()], run_check=False)
         found = functional.cross_entropy(flat, wanted, reduction="sum", ignore_index=IGNORED)
         # Scaled last: the pipeline detaches a loss in place, which a view of a DTensor does not allow.
         return (found.to_local() if isinstance(found, DTensor) else found) * scale
@@ -160,17 +164,19 @@ def engine(
     if order is not None:
         plan = replace(plan, orders=(order,))
     require_valid(plan, model=model, global_batch=job.global_batch)
-    mesh, chosen = grid_mesh(grid, device=device), rule or AdamW()
+    meshes, chosen = grid_meshes(grid, experts=facts.experts > 0, device=device), rule or AdamW()
     (parts,) = plan_stages(plan, model=model)
-    mine = [part for part in parts if dist.get_rank() in part.devices]
-    stages = [Stage(part, model=model, settings=settings or model.settings) for part in mine]
-    place(stages, mesh, grid, source=source, dtypes=(dtype, compute or dtype), device=device)
-    loss = _loss(grid, mesh, settings=settings or model.settings, scale=1.0 / (job.global_batch * job.sequence_length))
+    rank = dist.get_rank()
+    mine = [part for part in parts if rank in part.devices]
+    context = context_of(mine[0], meshes.context, rank=rank, length=job.sequence_length)
+    stages = [Stage(part, model=model, settings=settings or model.settings, context=context) for part in mine]
+    place(stages, meshes, grid, source=source, dtypes=(dtype, compute or dtype), device=device)
+    loss = _loss(grid, meshes, settings=settings or model.settings, scale=1.0 / (job.global_batch * job.sequence_length))
     runtime = None
     microbatches = plan.lanes[0].microbatches
     if grid.pp > 1:
         held = [
-            PipelineStage(stage, part.chunk, len(parts), torch.device(device), group=mesh["pp"].get_group())
+            PipelineStage(stage, part.chunk, len(parts), torch.device(device), group=meshes.dense["pp"].get_group())
             for stage, part in zip(stages, mine, strict=True)
         ]
         runtime = pipeline(held, csv=schedule_csv(plan), microbatches=microbatches, loss=loss)
@@ -185,7 +191,8 @@ def engine(
     )
     return Engine(
         grid=grid,
-        mesh=mesh,
+        meshes=meshes,
+        tokens=tokens_of(mine[0], rank=rank, microbatches=microbatches, length=job.sequence_length),
         stages=stages,
         runtime=runtime,
         loss=loss,
@@ -196,14 +203,8 @@ def engine(
         device=device,
         first=mine[0].chunk == 0,
         last=mine[-1].chunk == len(parts) - 1,
-        shared=copies(model, stages, mine, parts, rank=dist.get_rank()),
+        shared=copies(model, stages, mine, parts, rank=rank),
     )
-
-
-def _replica(engine: Engine) -> int:
-    """Number of this rank's replica."""
-    mesh = engine.mesh
-    return int(mesh.get_local_rank("replicate")) * int(mesh["shard"].size()) + int(mesh.get_local_rank("shard"))
 
 
 def _run(engine: Engine, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -243,14 +244,12 @@ def _square(engine: Engine, gradient: torch.Tensor) -> torch.Tensor:
     if isinstance(gradient, DTensor):
         for dim, placement in enumerate(gradient.placements):
             parts *= 1 if isinstance(placement, Replicate) else gradient.device_mesh.size(dim)
-    return local(gradient).double().square().sum() * (parts / (engine.grid.tp * engine.grid.dp))
+    return local(gradient).double().square().sum() * (parts / (engine.grid.tp * engine.grid.cp * engine.grid.dp))
 
 
 def step(engine: Engine, batch: Batch, *, stop: Callable[[], bool] | None = None) -> StepReport:
     """One step: the replica's samples forward and backward, clip by the global norm, update; `stop` as `execute.train.step_task` has it."""
-    replica, size = _replica(engine), batch["text"].shape[0] // engine.grid.dp
-    rows = slice(replica * size, (replica + 1) * size)
-    tokens, labels = (batch[name][rows].to(engine.device) for name in ("text", "labels"))
+    tokens, labels = (engine.tokens.of(batch[name]).to(engine.device) for name in ("text", "labels"))
     shards: AbstractContextManager[object] = loss_parallel() if engine.grid.tp > 1 else nullcontext()
     with shards, warnings.catch_warnings():
         # Logits are a view of a DTensor's local part; nothing here writes into them.

@@ -185,6 +185,13 @@ def _keeps(grid: Grid, *, layers: int) -> tuple[Keep, ...]:
     return (Keep(blocks=(0, count - 1), how=How.RECOMPUTE, operators=(FULL,)),)
 
 
+def expert_shard(grid: Grid) -> int:
+    """Members of a sharding group of experts: that part of an expert's holders which `shard` is of all others', at least one."""
+    holders = grid.cp * grid.dp
+    copies = holders if grid.tp > 1 and not grid.sp else grid.edp
+    return gcd(max(grid.shard * copies // holders, 1), copies) if grid.shard else copies
+
+
 def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
     """The ZeRO stage, the sharding group and the host share as rules on parameter classes.
 
@@ -206,10 +213,7 @@ def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
             host=host,
         )
 
-    holders = grid.cp * grid.dp
-    copies = holders if grid.tp > 1 and not grid.sp else grid.edp
-    # A sharding group of some of the holders has that part of an expert's holders, at least one.
-    of_experts = gcd(max(grid.shard * copies // holders, 1), copies)
+    of_experts = expert_shard(grid)
     if experts and grid.shard and of_experts != grid.shard:
         return (rule(grid.shard), rule(of_experts, parameters=("experts",)))
     return (rule(grid.shard or ALL),)
