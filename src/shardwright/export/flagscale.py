@@ -164,8 +164,19 @@ def _train(given: Given, said: dict[str, str]) -> Settings:
         system = name not in OF_MODEL and any(word in name for word in SYSTEM)
         sections["system" if system else "model"][name.replace("-", "_")] = _value(name, value)
     if given.meshes:
-        sections["system"]["hetero"] = _hetero(given)
+        sections["system"] |= {"hetero": _hetero(given), **_recomputed(given)}
     return sections
+
+
+def _recomputed(given: Given) -> Settings:
+    """Layers that each stage recomputes in all of its microbatches, where stages differ in that."""
+    if not given.grid.recompute_layers:
+        return {}
+    counts, steps = [n for mesh in given.meshes for n in mesh.recomputed], given.plan.lanes[0].microbatches
+    return {
+        "recompute_granularity_per_stage_micro_batch": [[1, steps, int(count > 0)] for count in counts],
+        "recompute_num_layers_per_stage_micro_batch": [[1, steps, max(count, 1)] for count in counts],
+    }
 
 
 def _value(name: str, value: str) -> Any:
