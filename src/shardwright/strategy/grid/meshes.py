@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwright.model.ir.graph import Model
@@ -49,9 +50,7 @@ def meshes_of(plan: Plan, *, model: Model) -> tuple[Grid, tuple[Mesh, ...]] | No
         if mesh is None:
             return None
         if found and found[-1].grid == mesh.grid:
-            last = found.pop()
-            joined = {name: getattr(last, name) + getattr(mesh, name) for name in ("layers", "recomputed", "bases")}
-            found.append(replace(last, **joined))
+            found[-1] = joined(found[-1], mesh)
         else:
             found.append(mesh)
     first, chunks = found[0].grid, tuple(layers for mesh in found for layers in mesh.layers)
@@ -80,6 +79,18 @@ def _stage(plan: Plan, number: int, *, model: Model) -> Mesh | None:
     grid = replace(grid, dp=grid.dp * replicas, layers=(), first=0, last=0, recompute=kept, recompute_layers=0)
     bases = tuple(other.stages[number].base for other in plan.lanes)
     return Mesh(grid=grid, layers=(layers,), recomputed=(recomputed,), bases=(bases,))
+
+
+def stages_of(meshes: Sequence[Mesh]) -> Iterator[Mesh]:
+    """Every stage as a mesh of its own."""
+    for mesh in meshes:
+        for layers, recomputed, bases in zip(mesh.layers, mesh.recomputed, mesh.bases, strict=True):
+            yield Mesh(grid=mesh.grid, layers=(layers,), recomputed=(recomputed,), bases=(bases,))
+
+
+def joined(one: Mesh, other: Mesh) -> Mesh:
+    """Two meshes of the same degrees as one, the second behind the first."""
+    return replace(one, layers=one.layers + other.layers, recomputed=one.recomputed + other.recomputed, bases=one.bases + other.bases)
 
 
 def _form(lane: Lane) -> Lane:
