@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.api.advice import advise, read_request
+from shardwright.api.problems import load_cluster
 from shardwright.api.simulations import simulate
 from shardwright.launch_files.launch import Launch, Verdict
 from shardwright.launch_files.read import read_launch
@@ -89,3 +91,21 @@ def test_the_published_speed_of_bloom() -> None:
         dropout=found.dropout,
     )
     assert simulate(request, strategy=print_grid(found.grid)).step_time_s == pytest.approx(104.5, rel=0.092)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("name", "cluster", "added"),
+    [
+        ("bloom.slurm", "a100-sxm-80gb:384", ("recompute-granularity", "selective")),
+        ("llama2_70b.yaml", "h100-sxm:1024", ("model.micro_batch_size", "2")),
+    ],
+)
+def test_advice_is_in_the_words_of_the_launch(name: str, cluster: str, added: tuple[str, str]) -> None:
+    """Also where no export has the model, or none is of that framework."""
+    model, *_ = LAUNCHES[name]
+    request = Request(model=model, cluster=cluster, seq_len=0, global_batch=0)
+    found, request = read_request([str(FOLDER / name)], request, cluster=load_cluster(cluster))
+    advice = advise(found, request)
+    assert advice.everything is not None
+    assert added in advice.everything.added

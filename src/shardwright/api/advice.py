@@ -11,12 +11,15 @@ from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of
 from shardwright.api.simulations import simulated
 from shardwright.errors import InfeasibleError, ShardwrightError, UsageError
 from shardwright.export.exporter import Given
-from shardwright.export.registry import TARGETS
+from shardwright.export.options import flag_pairs
+from shardwright.export.registry import STRATEGIES, TARGETS
 from shardwright.hardware.cluster import Cluster
 from shardwright.launch_files.launch import Launch
 from shardwright.launch_files.read import read_launch, settings_of_files
+from shardwright.launch_files.registry import READERS
 from shardwright.program.legal import grid_violations
 from shardwright.program.problem import Problem
+from shardwright.runtime.arguments import ON
 from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.search.advice import Advice, Change
 from shardwright.search.answer import Answer
@@ -159,10 +162,20 @@ def _change(problem: Problem, request: Request, launch: Launch, text: str, grid:
 
 
 def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) -> Mapping[str, str]:
-    """What the framework's own files say of a strategy; nothing where they are not written here, or cannot say it."""
-    if launch.framework not in TARGETS:
+    """What a strategy is in the framework's words: as the files of its export say it; where these are another framework's that says the
+    same, with the flags of options behind them.
+    """
+    reader = READERS[launch.framework]
+    if reader.target not in TARGETS:
         return {}
     plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
     given = Given(name="advice", cluster=request.cluster, problem=problem, plan=plan, grid=grid, table=None)
-    files = exported(TARGETS[launch.framework], given)
-    return settings_of_files((Path(one.name).name, one.text) for one in files)
+    files = exported(TARGETS[reader.target], given)
+    found = dict(settings_of_files((Path(one.name).name, one.text) for one in files))
+    if not files and reader.target in STRATEGIES:
+        found = {name: value or ON for name, value in STRATEGIES[reader.target](given)}
+    if reader.target == launch.framework:
+        return found
+    values = {**dict(problem.runtime.own), **dict(grid.options)}
+    flags = (offer.flag for offer in problem.runtime.offers if values.get(offer.option) == offer.value)
+    return {reader.worded(name): value for name, value in found.items()} | {n: v for flag in flags for n, v in flag_pairs(flag)}

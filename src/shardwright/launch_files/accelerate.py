@@ -77,6 +77,12 @@ class AccelerateReader:
     runtime: str = "torchtitan-0.2"
     marks: frozenset[str] = frozenset({"compute-environment", "distributed-type", "num-machines", "mixed-precision", "num-processes"})
 
+    target: str = "accelerate"
+
+    def worded(self, name: str) -> str:
+        """See `LaunchReader`."""
+        return name
+
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""
         said = written.arguments

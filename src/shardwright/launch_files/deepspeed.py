@@ -70,6 +70,12 @@ class DeepSpeedReader:
         {"train-micro-batch-size-per-gpu", "zero-optimization.stage", "gradient-accumulation-steps", "train-batch-size"}
     )
 
+    target: str = "deepspeed"
+
+    def worded(self, name: str) -> str:
+        """See `LaunchReader`."""
+        return name
+
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""
         # "auto" is what the program has.

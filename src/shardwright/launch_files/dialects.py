@@ -190,6 +190,7 @@ NEMO: Final = MegatronReader(
     marks=frozenset({"model.tensor-model-parallel-size", "trainer.num-nodes", "exp-manager.name", "model.micro-batch-size"}),
     dialect=nemo,
     sparing=True,
+    section="model.",
     defaults=MappingProxyType({"attention-dropout": "0", "hidden-dropout": "0", "moe-token-dispatcher-type": "alltoall"}),
 )
 BRIDGE: Final = MegatronReader(
@@ -198,6 +199,7 @@ BRIDGE: Final = MegatronReader(
     marks=frozenset({"model.tensor-model-parallel-size", "train.global-batch-size", "train.micro-batch-size", "ddp.overlap-grad-reduce"}),
     dialect=bridge,
     sparing=True,
+    target="megatron-bridge",
     defaults=MappingProxyType(
         {
             "attention-dropout": "0",
@@ -208,7 +210,7 @@ BRIDGE: Final = MegatronReader(
         }
     ),
 )
-FLAGSCALE: Final = MegatronReader(name="flagscale", marks=frozenset(_FLAGSCALE_MARKS), dialect=flagscale)
+FLAGSCALE: Final = MegatronReader(name="flagscale", target="flagscale", marks=frozenset(_FLAGSCALE_MARKS), dialect=flagscale)
 MEGATRON_DEEPSPEED: Final = MegatronReader(
     name="megatron-deepspeed",
     runtime="deepspeed-2022",

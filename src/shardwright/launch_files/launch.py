@@ -101,6 +101,13 @@ class LaunchReader(Protocol):
     def marks(self) -> frozenset[str]:
         """Settings by which its files are known: those of no other framework."""
 
+    @property
+    def target(self) -> str:
+        """The export whose files say a strategy in its words, or in words that `worded` makes its own."""
+
+    def worded(self, name: str) -> str:
+        """A setting of that export as this framework calls it."""
+
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """What settings say of a launch of `model` on so many devices, under a runtime of the catalog."""
 

@@ -56,6 +56,12 @@ class MaxTextReader:
     runtime: str = "maxtext"
     marks: frozenset[str] = frozenset({*_MESH, "per-device-batch-size", "max-target-length", "remat-policy"})
 
+    target: str = "maxtext"
+
+    def worded(self, name: str) -> str:
+        """See `LaunchReader`."""
+        return name
+
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""
         said = written.arguments

@@ -49,7 +49,7 @@ class MegatronReader:
     Args:
         dialect: what a setting is in Megatron-LM's words. defaults: what its launches are where they do not say it, in those words.
         settled: arguments as the framework takes them together. sparing: of options that a launch does not mention the framework has its
-            own values; else they are what no argument sets.
+            own values; else they are what no argument sets. target, section: of `worded`.
     """
 
     name: str = "megatron"
@@ -61,6 +61,12 @@ class MegatronReader:
     defaults: Arguments = field(default_factory=dict)
     settled: Callable[[Arguments], Arguments] = dict
     sparing: bool = False
+    target: str = "megatron"
+    section: str = ""
+
+    def worded(self, name: str) -> str:
+        """See `LaunchReader`."""
+        return f"{self.section}{name.replace('-', '_')}" if self.section else name
 
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""

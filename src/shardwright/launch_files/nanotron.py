@@ -53,6 +53,12 @@ class NanotronReader:
     runtime: str = "nanotron"
     marks: frozenset[str] = frozenset({"parallelism.tp", "parallelism.pp-engine", "tokens.micro-batch-size", "parallelism.dp"})
 
+    target: str = "nanotron"
+
+    def worded(self, name: str) -> str:
+        """See `LaunchReader`."""
+        return name
+
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""
         said = written.arguments

@@ -95,6 +95,12 @@ class TorchtitanReader:
         for name in ("tensor-parallel-degree", "data-parallel-shard-degree", "pipeline-parallel-degree", "data-parallel-replicate-degree")
     )
 
+    target: str = "torchtitan"
+
+    def worded(self, name: str) -> str:
+        """See `LaunchReader`."""
+        return name
+
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""
         written = replace(written, arguments=dict(_canonical(written.arguments)))

@@ -130,4 +130,6 @@ def _told(change: Change, step: float) -> RenderableType:
     instead = f" instead of {format_seconds(step)}: {faster(change.step_time_s / step - 1)}" if step else ""
     marked = [*(("- ", pair) for pair in change.removed), *(("+ ", pair) for pair in change.added)]
     lines = [Text(f"  {mark}{name}{'' if value == 'true' else f' {value}'}") for mark, (name, value) in marked]
+    if not marked and step:
+        lines = [Text("  no setting of these files: what the program does")]
     return Group(Text(f"{change.text}: {format_seconds(change.step_time_s)}{instead}"), *lines)
