@@ -1,4 +1,4 @@
-"""Predicted and measured steps of twelve plans on the processor at hand, with nothing beside: `python -m benchmarks.cpu_predictions [FOLDER]`.
+"""Predicted and measured steps of twelve plans on this processor, beside nothing: `python -m benchmarks.cpu_predictions [FOLDER]`.
 
 Of the measured steps the fastest counts: what else a shared machine does makes others slower. The machine is calibrated,
 each plan is predicted for that profile and run by the interpreter over gloo's collectives, two ranks each.

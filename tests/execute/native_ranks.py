@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -27,10 +28,12 @@ from shardwright.model.trained import trained
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.order import Table
+from shardwright.strategy.text.grid_notation import print_grid
+from tests.execute.native_grids import drawn_grids
 from tests.execute.small_models import small_model
 from tests.execute.small_plans import DENSE2, DENSE4, PLANS, RULE, SPARSE, Small, tied
 from tests.execute.started import started
-from tests.tiers import in_proof, many
+from tests.tiers import in_proof, many, random_of
 
 SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 16}
 
@@ -229,6 +232,10 @@ CASES: dict[str, Case] = {
     "experts on ep2 beside tp2 and cp2": Case(grid=_KEYS(cp=2, tp=2, sp=True, ep=2, zero=3, microbatch=2), whole=SPARSE),
 }
 """By name; of each the single process is `Small.alone`."""
+for _name, _whole in {"sparse": SPARSE, "gate": shared_gate, "latent": latent, "dense": DENSE4}.items() if in_proof() else ():
+    _small = Case(grid=Grid(), whole=_whole).small
+    _grids = drawn_grids(random_of(f"native {_name}"), model=_small.model, job=_small.job, ranks=RANKS)
+    CASES |= {f"{_name}: {print_grid(grid)}": Case(grid=grid, whole=_whole) for grid in islice(_grids, 4)}
 COVERED = {
     "tp4",
     "dp4",

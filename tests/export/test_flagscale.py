@@ -24,12 +24,11 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import chunk_items, grid_placements, grid_shards
 from shardwright.strategy.grid.facts import num_layers
-from shardwright.strategy.grid.meshes import meshes_of
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Named
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import Stage
+from shardwright.strategy.plan.stages import How, Keep, Stage
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.export.plans import BATCH, facts_of, legal, read_yaml, stored
 from tests.export.test_megatron import MODELS, drawn, read_back
@@ -76,8 +75,12 @@ def test_random_grids_are_read_back(model: str, tmp_path: Path) -> None:
     assert compared > 10
 
 
-def staged(stages: Sequence[tuple[Grid, int]], *, model: str = "llama-2-13b", lanes: int = 1, cluster: str = MIXED) -> Stored:
-    """A plan of like lanes whose stages are these grids, with so many layers each, one stage behind the other."""
+def staged(stages: Sequence[tuple[Grid, int]], *, model: str = "llama-2-13b", lanes: int = 1, recomputed: Sequence[int] = ()) -> Stored:
+    """A plan of like lanes whose stages are these grids, with so many layers each, one stage behind the other.
+
+    Args:
+        recomputed: layers of each stage that run again in backward; none named = no layer does.
+    """
     known, first = load_model(model), stages[0][0]
     items = chunk_items(known, chunks=tuple(layers for _, layers in stages))
     bases, at = [], 0
@@ -91,8 +94,13 @@ def staged(stages: Sequence[tuple[Grid, int]], *, model: str = "llama-2-13b", la
             samples=BATCH // lanes,
             microbatches=BATCH // lanes // (first.dp * first.microbatch),
             stages=tuple(
-                Stage(items=item, base=base + number * grid.devices, placements=grid_placements(grid, experts=False))
-                for (grid, _), item, base in zip(stages, items, bases, strict=True)
+                Stage(
+                    items=item,
+                    base=base + number * grid.devices,
+                    placements=grid_placements(grid, experts=False),
+                    keeps=(Keep(blocks=(0, again - 1), how=How.RECOMPUTE, operators=("full",)),) if again else (),
+                )
+                for (grid, _), item, base, again in zip(stages, items, bases, recomputed or [0] * len(stages), strict=True)
             ),
         )
         for number, name in enumerate(names)
@@ -105,11 +113,11 @@ def staged(stages: Sequence[tuple[Grid, int]], *, model: str = "llama-2-13b", la
     )
     problem = Problem(
         model=known,
-        cluster=parse_cluster(cluster),
+        cluster=parse_cluster(MIXED),
         job=training_job(seq_len=2048, global_batch=BATCH),
         runtime=load_runtime("megatron-core"),
     )
-    return Stored(name="mixed", problem=problem, plan=plan, grid=None, cluster=cluster, step_time_s=1.0)
+    return Stored(name="mixed", problem=problem, plan=plan, grid=None, cluster=MIXED, step_time_s=1.0)
 
 
 def validated(words: dict[str, str], meshes: dict[str, Any], *, layers: int) -> list[tuple[int, ...]]:
@@ -144,6 +152,20 @@ def test_stages_of_unlike_degrees_are_meshes(tmp_path: Path) -> None:
     assert {"sequence-parallel", "use-distributed-optimizer"} <= set(words)
 
 
+def test_stages_recompute_as_many_layers_as_each_needs(tmp_path: Path) -> None:
+    fast, slow = Grid(tp=4, sp=True, dp=2, zero=1), Grid(tp=8, sp=True, dp=2, zero=1)
+    one = staged([(fast, 33), (slow, 7)], recomputed=(20, 0))
+    write_export(export_plan(one, target="flagscale", allow_lossy=True), tmp_path)
+    system = read_yaml((tmp_path / TRAIN).read_text())["system"]
+    assert (system["recompute_granularity"], system["recompute_method"]) == ("full", "block")
+    # Of each stage: how many are so, microbatches, what holds in them.
+    assert system["recompute_granularity_per_stage_micro_batch"] == [[1, 32, 1], [1, 32, 0]]
+    assert system["recompute_num_layers_per_stage_micro_batch"] == [[1, 32, 20], [1, 32, 1]]
+    words, _ = said(staged([(fast, 33), (slow, 7)], recomputed=(33, 7)), tmp_path)
+    assert words["recompute-method"] == "uniform"
+    assert not any("per-stage" in name for name in words)
+
+
 @in_both
 def test_random_meshes_are_read_back(tmp_path: Path) -> None:
     layers = num_layers(load_model("llama-2-13b"))
@@ -153,18 +175,20 @@ def test_random_meshes_are_read_back(tmp_path: Path) -> None:
         dp = random.choice((1, 2))
         for kind, room in ((0, 8), (1, 16)):
             tp = random.choice([n for n in (1, 2, 4) if n * dp * lanes <= room])
-            count = random.randint(1, min(room // (tp * dp * lanes), 3))
+            most = room // (tp * dp * lanes)
+            # The first kind is full: what works of it is what its ranks are.
+            count = most if kind == 0 else random.randint(1, most)
             stages += [(kind, Grid(tp=tp, sp=tp > 1, dp=dp, zero=1))] * count
         cuts = [0, *sorted(random.sample(range(1, layers), len(stages) - 1)), layers]
         counts = [b - a for a, b in pairwise(cuts)]
         one = staged([(grid, count) for (_, grid), count in zip(stages, counts, strict=True)], lanes=lanes)
-        found = meshes_of(one.plan, model=one.problem.model)
-        assert found is not None
-        if len(found[1]) == 1 or sum(grid.devices for kind, grid in stages if kind == 0) * lanes < 8:
-            continue  # stages that are all alike, or a kind of which some devices are idle
         words, meshes = said(one, tmp_path)
         read = [mesh for mesh in validated(words, meshes, layers=layers) for _ in range(mesh[4])]
         assert [(tp, dp_) for tp, _, _, dp_, _ in read] == [(grid.tp, dp * lanes) for _, grid in stages]
+        types = [
+            kind for kind, pp in zip(meshes["hetero_device_types"], meshes["hetero_process_meshes"][4::5], strict=True) for _ in range(pp)
+        ]
+        assert types == [KINDS[kind] for kind, _ in stages]
         assert meshes["hetero_pipeline_layer_split"] == counts
         assert int(words["micro-batch-size"]) == 1
 
@@ -175,6 +199,7 @@ def test_random_meshes_are_read_back(tmp_path: Path) -> None:
         ([(Grid(tp=4, sp=True, dp=2, zero=1), 20), (Grid(tp=4, sp=True, dp=2, cp=2, zero=1), 20)], "stages of cp 1 and 2"),
         ([(Grid(tp=8, sp=True, zero=1), 20), (Grid(tp=4, dp=2, zero=1), 20)], "microbatches of 1 samples over 1 and 2 replicas"),
         ([(Grid(tp=4, sp=True, dp=1, zero=1), 20), (Grid(tp=8, sp=True, dp=1, zero=1), 20)], "several kinds"),
+        ([(Grid(dp=16, zero=1), 40)], "several kinds"),
     ],
 )
 def test_meshes_that_it_has_not_are_named(stages: list[tuple[Grid, int]], what: str) -> None:

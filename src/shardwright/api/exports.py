@@ -109,8 +109,9 @@ def _given(stored: Stored, *, meshes: bool) -> Given | None:
     """A plan as it is exported; None where neither a grid says it nor, if these may, meshes of stages do."""
     form, table = grid_form(stored.plan, model=stored.problem.model) or (None, None)
     of_stages: tuple[Mesh, ...] = ()
-    if form is None and meshes:
-        form, of_stages = meshes_of(stored.plan, model=stored.problem.model) or (None, ())
+    # Stages of a grid that lie on devices of several kinds are meshes, too.
+    if meshes and (form is None or len({group.kind.accelerator.name for group in stored.problem.cluster.groups}) > 1):
+        form, of_stages = meshes_of(stored.plan, model=stored.problem.model) or (form, ())
     if form is None:
         return None
     return Given(

@@ -6,7 +6,7 @@ flagscale/runner/runner_train.py and runner/utils.py (`flatten_dict_to_args`), a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from shardwright.export.megatron_arguments import SHARDED, arguments, megatron_s
 from shardwright.export.nested import Settings
 from shardwright.export.yaml_text import yaml_text
 from shardwright.hardware.cluster import Cluster
-from shardwright.strategy.grid.meshes import Mesh
+from shardwright.strategy.grid.meshes import Mesh, joined, stages_of
 
 CONFIG, TRAIN = "config.yaml", "train/plan.yaml"
 FRAMEWORKS: Final = ("FlagScale", "Megatron-Core")
@@ -59,6 +59,10 @@ class FlagScale:
             yield from unsaid_options(given, *FRAMEWORKS, names=(FP8_INPUTS,))
             if given.meshes:
                 yield from _of_meshes(given)
+            elif len(_kinds(given.problem.cluster, range(given.plan.devices))) > 1:
+                yield Shortfall(
+                    what="devices of several kinds in one stage, or under several chunks a rank", hint="stages of one kind in 1f1b"
+                )
         yield from another_framework(given, *FRAMEWORKS)
 
     def files(self, given: Given) -> tuple[ExportFile, ...]:
@@ -92,10 +96,10 @@ def _of_meshes(given: Given) -> Iterator[Shortfall]:
         yield Shortfall(
             what=f"an embedding that is the head, cut by tp {first.tp} and {last.tp}", hint="one tp for the first and last stage"
         )
-    if any(len(_kinds(given.problem.cluster, mesh)) > 1 for mesh in meshes):
+    if any(len(_kinds_of(given, stage)) > 1 for stage in stages_of(meshes)):
         yield Shortfall(what="stages over devices of several kinds", hint="a kind for each stage")
         return
-    kinds = _types(given)
+    kinds = [kind for kind, _ in _typed(given)]
     if [kind for kind, before in zip(kinds, ["", *kinds], strict=False) if kind != before] != list(dict.fromkeys(kinds)):
         yield Shortfall(what=f"stages on {', '.join(kinds)} in turns", hint="all stages of a kind in a row")
     yield from _of_places(given)
@@ -117,10 +121,8 @@ def _untied(given: Given) -> bool:
     return any(name == "untie-embeddings-and-output-weights" for name, _ in arguments(given))
 
 
-def _kinds(cluster: Cluster, mesh: Mesh) -> set[str]:
-    """Accelerators that a mesh's devices are."""
-    share = mesh.grid.devices // len(mesh.bases[0])
-    devices = {device for bases in mesh.bases for base in bases for device in (base, base + share - 1)}
+def _kinds(cluster: Cluster, devices: Collection[int]) -> set[str]:
+    """Accelerators that devices are."""
     found, start = set(), 0
     for group in cluster.groups:
         end = start + group.count * group.kind.num_devices
@@ -130,18 +132,33 @@ def _kinds(cluster: Cluster, mesh: Mesh) -> set[str]:
     return found
 
 
-def _types(given: Given) -> list[str]:
-    return [next(iter(sorted(_kinds(given.problem.cluster, mesh)))) for mesh in given.meshes]
+def _kinds_of(given: Given, stage: Mesh) -> set[str]:
+    """Accelerators that the devices of a stage are: a replica's lie side by side."""
+    (bases,) = stage.bases
+    share = stage.grid.devices // len(bases)
+    return _kinds(given.problem.cluster, [device for base in bases for device in (base, base + share - 1)])
+
+
+def _typed(given: Given) -> list[tuple[str, Mesh]]:
+    """Its meshes: runs of stages of the same degrees on devices of one kind, with that kind."""
+    found: list[tuple[str, Mesh]] = []
+    for stage in stages_of(given.meshes):
+        kind = min(_kinds_of(given, stage))
+        if found and (found[-1][0], found[-1][1].grid) == (kind, stage.grid):
+            found[-1] = (kind, joined(found[-1][1], stage))
+        else:
+            found.append((kind, stage))
+    return found
 
 
 def _hetero(given: Given) -> Settings:
     """The section of meshes: tp, cp, ep, dp and stages of each."""
-    meshes, types = given.meshes, _types(given)
+    types, meshes = zip(*_typed(given), strict=True)
     found: Settings = {
         "enable_hetero": True,
         "hetero_process_meshes": [n for m in meshes for n in (m.grid.tp, m.grid.cp, m.grid.ep, m.grid.dp, len(m.layers))],
         "hetero_pipeline_layer_split": [layers for mesh in meshes for layers in mesh.layers],
-        "hetero_device_types": types,
+        "hetero_device_types": list(types),
         "hetero_current_device_type": types[0],
         "standalone_embedding_stage": False,
     }
@@ -164,8 +181,19 @@ def _train(given: Given, said: dict[str, str]) -> Settings:
         system = name not in OF_MODEL and any(word in name for word in SYSTEM)
         sections["system" if system else "model"][name.replace("-", "_")] = _value(name, value)
     if given.meshes:
-        sections["system"]["hetero"] = _hetero(given)
+        sections["system"] |= {"hetero": _hetero(given), **_recomputed(given)}
     return sections
+
+
+def _recomputed(given: Given) -> Settings:
+    """Layers that each stage recomputes in all of its microbatches, where stages differ in that."""
+    if not given.grid.recompute_layers:
+        return {}
+    counts, steps = [n for mesh in given.meshes for n in mesh.recomputed], given.plan.lanes[0].microbatches
+    return {
+        "recompute_granularity_per_stage_micro_batch": [[1, steps, int(count > 0)] for count in counts],
+        "recompute_num_layers_per_stage_micro_batch": [[1, steps, max(count, 1)] for count in counts],
+    }
 
 
 def _value(name: str, value: str) -> Any:
