@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -13,7 +14,8 @@ from shardwright.search.grid.find import find
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.members import enumerate_members, member_grid
 from shardwright.search.grid.prepare import prepare
-from shardwright.search.grid.space import Space, standard_space
+from shardwright.search.grid.recheck import recheck
+from shardwright.search.grid.space import Space, restricted, standard_space
 from shardwright.search.limit import Limit
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
@@ -113,3 +115,15 @@ def test_where_there_are_none() -> None:
         replace(space, values=tuple((axis, ("full",) if axis == "recompute" else values) for axis, values in space.values)),
     ):
         assert paired.search_paired(problem, without, facts, capacity=CAPACITY, top=1, until=1e9, limit=Limit()) is None
+
+
+def test_an_answer_with_such_an_order_is_checked_and_a_pinned_schedule_has_none() -> None:
+    """What the search found holds when it is searched again; who pins 1F1B gets 1F1B."""
+    problem = small(orders=("zb-v", "zb-h1"), runtime="torchtitan", model="llama-3.2-1b")
+    facts = facts_of(problem)
+    space = replace(narrow(problem), values=tuple((axis, FEW.get(axis, values)) for axis, values in narrow(problem).values))
+    answer = find(problem, space, facts, capacity=CAPACITY, top=2)
+    assert grid_schedule(answer.grid.schedule).chunks == 2 or answer.grid.schedule == "zb-h1"
+    assert recheck(problem, space, facts, answer, capacity=CAPACITY, generator=Random(0)).drift < 1e-12
+    pinned = restricted(space, pins={"schedule": ("1f1b",)}, excludes={})
+    assert find(problem, pinned, facts, capacity=CAPACITY, top=2).grid.schedule == "1f1b"

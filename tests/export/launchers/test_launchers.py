@@ -29,7 +29,7 @@ CLUSTERS = {
     "h100-sxm:24": ("tp4 sp dp4 zero1", [8, 8]),
     "t4:8+h100-sxm:16": ("tp2 sp dp8 zero1", [4, 4, 8]),
     "h100-sxm:16+t4:8": ("tp2 sp dp8 zero1", [8, 8]),
-    "gb300-nvl72:64": ("tp4 sp dp16 zero1", [4] * 16),
+    "gb300-nvl72:16": ("tp4 sp dp4 zero1", [4] * 4),
     "a100-sxm-80gb:8+h100-sxm:8": ("tp4 sp dp4 zero1", [8, 8]),
 }
 """Cluster -> a plan on it, and the ranks of every node that it uses: some leave nodes, or devices of one, idle."""
@@ -43,7 +43,7 @@ REFUSED = {
     ("trainjob", "a100-sxm-80gb:8+h100-sxm:8"): "its nodes are all alike",
     ("skypilot", "t4:8+h100-sxm:16"): "its nodes are all of one kind",
     ("skypilot", "a100-sxm-80gb:8+h100-sxm:8"): "its nodes are all of one kind",
-    ("skypilot", "gb300-nvl72:64"): "no name of SkyPilot's is known for gb300-nvl72",
+    ("skypilot", "gb300-nvl72:16"): "no name of SkyPilot's is known for gb300-nvl72",
 }
 
 
@@ -132,10 +132,7 @@ def test_islands_of_several_nodes_are_segments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize(
-    "name",
-    ["a\nrm -rf x", "'; touch x; '", '"; touch x; "', "$(touch x)", "`touch x`", "a: b\n- c", "{{x}}", "\u2028touch x", "\ud800", '"""'],
-)
+@pytest.mark.parametrize("name", ["a\nrm -rf x", "'; touch x; '", '"; $(touch x) `touch x`', "a: b\n- c", "\ud800"])
 def test_names_of_others_stay_names(launcher: str, name: str, tmp_path: Path) -> None:
     one = planned("h100-sxm:16", "tp2 sp dp8 zero1", name=name)
     model = replace(one.problem.model, name=name)

@@ -137,7 +137,7 @@ def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) ->
     claims = [(answer.grid, answer.certificate.best_s), *((a.grid, a.step_time_s) for a in answer.alternatives)]
     drift = 0.0
     for grid, seconds in claims:
-        broken = violations(grid, facts=facts)
+        broken = violations(grid, facts=facts, general=True)
         if broken:
             raise DataError(f"the plan's strategy is not legal: {broken[0].message}")
         done = simulate_grid(problem, grid)

@@ -254,6 +254,9 @@ def restricted(space: Space, *, pins: Mapping[str, tuple[str, ...]], excludes: M
     kept = tuple((axis, values[axis]) for axis in AXES)
     pinned = {name: options.pop(name) for name in LADDER if name in options}
     modules = crossed_modules(pinned) if pinned else space.modules
+    # Who pins the schedule has decided it: those that only general plans run are others.
+    # Who pins the schedule has decided it: those that only general plans run are others.
+    space = space if "schedule" not in pins else replace(space, paired=())
     return replace(space, values=kept, dp=dp, first=ends["first"], last=ends["last"], options=ordered(options.items()), modules=modules)
 
 
