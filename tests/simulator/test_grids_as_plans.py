@@ -138,7 +138,7 @@ def test_a_grid_is_the_plan_written_out(block: int) -> None:
             assert "order.deadlock" in refusals[0], text
             assert (grid.schedule in ("dualpipe", "dualpipe-v"), problem.runtime.name) == (True, "plain"), text
             continue
-        shown = simulations.simulated(request, problem, name="", grid=parse_grid(text)).prediction
+        shown = simulated(request, problem, name="", grid=parse_grid(text)).prediction
         one, other = simulate_grid(problem, parse_grid(text)), simulate_plan(problem, plan)
         assert shown == predict_plan(problem, plan, other), text
         assert shown.step_time_s == one.step_time_s == other.step_time_s, text

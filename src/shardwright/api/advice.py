@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from shardwright.api.exports import exported
 from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
-from shardwright.api.simulations import simulated
+from shardwright.api.simulated import simulated
 from shardwright.errors import InfeasibleError, ShardwrightError, UsageError
-from shardwright.export.exporter import Given
+from shardwright.export.exporter import Given, exported
 from shardwright.export.options import flag_pairs
 from shardwright.export.registry import STRATEGIES, TARGETS
 from shardwright.hardware.cluster import Cluster

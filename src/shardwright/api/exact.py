@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.api.problems import Progress, problem_of, require_unranked, with_defaults
-from shardwright.api.simulations import simulated
+from shardwright.api.simulated import simulated
 from shardwright.errors import UsageError
 from shardwright.hardware.overrides import keep_free
 from shardwright.search.exact.deals import require_few

@@ -100,11 +100,6 @@ def _launched(launcher: Launcher, given: Given, placement: Placement, files: tup
     return launcher.file(launch)
 
 
-def exported(exporter: Exporter, given: Given) -> tuple[ExportFile, ...]:
-    """The files of a plan for a target, losses and all; none where it cannot be said at all."""
-    return () if any(not one.instead for one in exporter.shortfalls(given)) else exporter.files(given)
-
-
 def _given(stored: Stored, *, meshes: bool) -> Given | None:
     """A plan as it is exported; None where neither a grid says it nor, if these may, meshes of stages do."""
     form, table = grid_form(stored.plan, model=stored.problem.model) or (None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.api.problems import JOINT, Progress, capacity_of, facts_of, problem_of, require_unranked, space_of, with_defaults
-from shardwright.api.simulations import simulated
+from shardwright.api.simulated import simulated
 from shardwright.errors import UsageError
 from shardwright.program.problem import Problem
 from shardwright.search.engine.protocol import Engine

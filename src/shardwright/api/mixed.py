@@ -7,7 +7,7 @@ from functools import partial
 from math import inf
 
 from shardwright.api.problems import Progress, is_valued, problem_of, require_unranked, with_defaults
-from shardwright.api.simulations import simulated
+from shardwright.api.simulated import simulated
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.overrides import keep_free
 from shardwright.program.problem import Problem, under

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardwright.api.mixed import NAME, choices_for, roomy
 from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
-from shardwright.api.simulations import simulated
+from shardwright.api.simulated import simulated
 from shardwright.errors import UsageError
 from shardwright.hardware.states import State, in_state, shares_of
 from shardwright.program.problem import Problem

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from shardwright.api.drawings import with_kinds
-from shardwright.api.fitting import changes_that_fit
 from shardwright.api.problems import facts_of, problem_of, with_defaults
 from shardwright.api.rules import check_grid, check_plan
+from shardwright.api.simulated import simulated
 from shardwright.errors import DataError, InfeasibleError, StrategyError
 from shardwright.files.leaves import require_same
 from shardwright.files.plan_source import read_strategy
@@ -20,18 +18,13 @@ from shardwright.program.problem import Problem
 from shardwright.program.stages.edges import stage_edges
 from shardwright.program.stages.parts import plan_stages
 from shardwright.report.plan_picture import Picture, picture_of
-from shardwright.report.plan_ways import device_text
-from shardwright.search.orders.resolve_plan import is_open, resolved
+from shardwright.search.orders.resolve_plan import is_open
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation, Verified
-from shardwright.simulator.predict import predict, predict_plan
 from shardwright.simulator.prediction import Prediction
-from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.match import grid_of
-from shardwright.strategy.grid.rules import canonical, violations
-from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import format_bytes
 
@@ -65,38 +58,6 @@ def simulation(request: Request, *, strategy: str) -> Simulation:
     check_plan(problem, given.strategy)
     grid = None if is_open(given.strategy) else grid_of(given.strategy, model=problem.model)
     return simulated(request, problem, name=given.name, grid=grid, plan=given.strategy)
-
-
-def simulated(request: Request, problem: Problem, *, name: str, grid: Grid | None, plan: Plan | None = None) -> Simulation:
-    """The simulation of what was found legal: a grid, or a plan and the grid, if any, that says it."""
-    if grid is not None and is_direct(problem, grid):
-        prediction = predict(problem, grid)
-        fitting = () if prediction.fits else changes_that_fit(problem, grid)
-        return Simulation(request=request, name=name, grid=grid, plan=None, prediction=prediction, fitting=fitting)
-    if plan is None:
-        assert grid is not None
-        plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
-    found = resolved(problem, plan)
-    done = simulate_plan(problem, found)
-    searched = [(o, now) for o, now in zip(plan.orders, found.orders, strict=True) if isinstance(o, Named) and o != now]
-    return Simulation(
-        request=request,
-        name=name,
-        grid=grid,
-        plan=found,
-        prediction=predict_plan(problem, found, done),
-        classes=tuple(device_text(np.array(c.devices)) for c in done.program.classes),
-        notes=tuple(f"order {o.schedule}({', '.join(o.lanes)}): {_stands_in(now)} stands in its place" for o, now in searched),
-    )
-
-
-def _stands_in(order: Named | Table) -> str:
-    return "the best table found" if isinstance(order, Table) else f"{order.schedule}, which no table found beats,"
-
-
-def is_direct(problem: Problem, grid: Grid) -> bool:
-    """`grid` is simulated as it is, not as a general plan: its schedule is a searched one, it is legal, and devices are of one kind."""
-    return problem.cluster.is_uniform and not violations(grid, facts=facts_of(problem))
 
 
 def verify(stored: StoredSimulation) -> Verified:

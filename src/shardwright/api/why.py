@@ -7,7 +7,7 @@ from typing import Final
 
 from shardwright.api.general import stored_general
 from shardwright.api.problems import JOINT, SPACES, capacity_of, facts_of, problem_of, space_of
-from shardwright.api.simulations import simulated
+from shardwright.api.simulated import simulated
 from shardwright.errors import StrategyError
 from shardwright.files.plan_source import is_grid_text, read_strategy
 from shardwright.files.stored import StoredPlan, StoredSimulation, stored_answer, stored_simulation

@@ -110,3 +110,8 @@ class Exporter(Protocol):
 
     def files(self, given: Given) -> tuple[ExportFile, ...]:
         """What the target reads, of a plan of which nothing, or only what may be lost, is lacking."""
+
+
+def exported(exporter: Exporter, given: Given) -> tuple[ExportFile, ...]:
+    """The files of a plan for a target, losses and all; none where it cannot be said at all."""
+    return () if any(not one.instead for one in exporter.shortfalls(given)) else exporter.files(given)
