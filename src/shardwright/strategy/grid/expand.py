@@ -140,9 +140,13 @@ def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, .
 def _dealt(runs: Sequence[Run], chunks: tuple[int, ...], layers: set[str], *, named: bool = False) -> tuple[tuple[Item, ...], ...]:
     """The items of some runs in a row; `named`: those of layers too."""
     result: list[list[Item]] = [[] for _ in chunks]
-    chunk, room = 0, chunks[0]
+    chunk, room, to_come = 0, chunks[0], sum(chunks)
     for run in runs:
         if run.name not in layers:
+            # Behind the last layer of a chunk it goes with the next one; before all layers it begins the first chunk.
+            while not room and 0 < to_come < sum(chunks):
+                chunk += 1
+                room = chunks[chunk]
             item = Item(name=run.name, count=run.count if run.count > 1 else 0)
             result[chunk].append(item)
             continue
@@ -160,7 +164,7 @@ def _dealt(runs: Sequence[Run], chunks: tuple[int, ...], layers: set[str], *, na
                 result[chunk].append(Item(count=last.count + taken))
             else:
                 result[chunk].append(Item(count=taken))
-            left, room = left - taken, room - taken
+            left, room, to_come = left - taken, room - taken, to_come - taken
     return tuple(map(tuple, result)) if named else _tail_to_end(result, chunk)
 
 
