@@ -15,7 +15,9 @@ from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import PART_NAMES, step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import FabricTier
+from shardwright.job.training import SequenceLength
 from shardwright.model.catalog.catalog import load_model
+from shardwright.model.families.huggingface import model_from_config
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Capture, ExpertDispatch, KeptOutput, Runtime, ScaleGroup, Scaling, SelectiveRecompute, TpOverlap
@@ -35,6 +37,10 @@ from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, seeds
 
 EACH = many(3, 60)
+T5 = {
+    "architectures": ["T5ForConditionalGeneration"],
+    **{"d_model": 1024, "num_heads": 16, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_decoder_layers": 7, "vocab_size": 32128},
+}
 NARROW, WIDE = dense_model(layers=12), dense_model(layers=12, heads=64, ffn=16384, vocab=50000, tied=True)
 SPARSE = expert_model(dense=1, sparse=11, experts=8)
 ANY = replace(
@@ -151,6 +157,32 @@ def test_each_tier_bounds_the_next(block: int) -> None:
     assert members >= 3 * EACH
     assert tight > members // 2
     assert strict > members // 10
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tp2 sp pp4 dp2 mbs1 zero0 order=tp-cp-ep-pp-dp",
+        "tp4 pp2 dp2 mbs1 zero0 offload=100",
+        "tp2 sp pp2 vpp7 dp4 mbs1 zero1 schedule=interleaved-1f1b",
+        "tp2 sp pp3 dp4 mbs1 zero2 layers=7,2,5",
+    ],
+)
+def test_bounds_of_an_encoder_and_a_decoder_are_in_order(tied: bool, text: str) -> None:
+    """Words that stand between the two, and are the encoder's and the head's too; tables of biases that layers share."""
+    grid, config = parse_grid(text), {**T5, "tie_word_embeddings": tied}
+    model = model_from_config(config, name="t5")
+    sequences = (SequenceLength(name="text", tokens=256), SequenceLength(name="encoder", tokens=256))
+    problem = problem_of(model, cluster_of(grid.devices, node=8), runtime=ANY, global_batch=64, seq_len=256)
+    problem = replace(problem, job=replace(problem.job, sequences=sequences))
+    costs, done = step_costs(problem, grid, price_grid(problem, grid)), simulate_grid(problem, grid)
+    assert path_seconds(problem, grid, costs) <= done.step_time_s
+    need = reserved_bytes(problem, order_table(grid, microbatches=microbatches_of(problem, grid)), costs)
+    assert need.max() <= done.need
+    for chunk in range(grid.pp * grid.vpp):
+        (one,) = done.costs.families[0, chunk, 0].slices
+        assert costs.forward_s[chunk] == pytest.approx(float(one.forward_s[0]), rel=1e-12)
 
 
 @pytest.mark.parametrize("vpp", [1, 2])

@@ -114,6 +114,7 @@ def sync_table(
     job: TrainingJob,
     runtime: Runtime,
     shared: frozenset[str] = frozenset(),
+    elsewhere: frozenset[str] = frozenset(),
     timed: bool = True,
     lying: tuple[SumSpans, SumSpans] | None = None,
     parts: tuple[str, ...] = SUMMED,
@@ -124,7 +125,8 @@ def sync_table(
     Elements that more devices sum than those of dp x cp (or edp) are counted and not priced.
 
     Args:
-        shared: parameters that the first and the last chunk use, as ``block.parameter``.
+        shared: parameters that the first and the last chunk use, as ``block.parameter``. elsewhere: those that other chunks may use, whose
+            sums are left out where there are several.
         unrouted: the blocks where experts are cut like the MLP, for rows that copy tokens over tp; empty = no such rows, or no experts.
         repeats: how often the model has each block. timed: False = elements are counted, and nothing takes time.
         parts: of elements that are priced; all are counted. copies: along which the holders of an expert stand; None = as the rows say.
@@ -147,9 +149,9 @@ def sync_table(
     total = {name: np.zeros(shape) for name in SYNCS}
     ends = (np.full(len(rows), 2), (rows["pp"] - 1) * rows["s_pp"])
     counts = {name: np.zeros(shape, dtype=np.int64) for name in ELEMENTS}
-    local = [parameter_elements(program, rows.degrees(), shared=shared) for program in programs]
+    local = [parameter_elements(program, rows.degrees(), shared=shared, elsewhere=elsewhere) for program in programs]
     if unrouted:
-        others = (parameter_elements(program, rows.degrees(), shared=shared) for program in unrouted)
+        others = (parameter_elements(program, rows.degrees(), shared=shared, elsewhere=elsewhere) for program in unrouted)
         copied = tokens_copied(rows)
         local = [{name: np.where(copied, b[name], a[name]) for name in a} for a, b in zip(local, others, strict=True)]
     for index, elements in enumerate(local):
@@ -170,14 +172,16 @@ def sync_table(
                     priced |= dict(zip(columns_of, moved, strict=True))
             for name, seconds in priced.items():
                 total[name][index] += seconds
-        if elements["shared"].any() and "dense" in parts:
+        apart = elements["shared"] + elements["elsewhere"]
+        if apart.any() and "dense" in parts:
             # Where the first and the last chunk are two ranks' the owner's gradient waits for the other's.
-            alone = elements["dense"] - np.where(rows["pp"] > 1, elements["shared"], 0)
+            alone = elements["dense"] - np.where(rows["pp"] > 1, apart, 0)
             many = trained_matrices(program.operators, experts=False)
             priced = layer_seconds(OfLayer(alone, many), dense, network, sizes)
             for name in ("all_reduce", "reduce", "scatter", "apart"):
                 # Of nothing left there is no collective, not even its latency.
                 total[name][index] = np.where(alone > 0, priced[name], 0.0)
+        if elements["shared"].any() and "dense" in parts:
             last = layer_seconds(OfLayer(elements["shared"]), sum_spans((groups[0], (*groups[1], ends)), shard, network), network, sizes)
             for name, seconds in tied.items():
                 seconds += np.where(rows["pp"] > 1, last[name], 0.0)

@@ -61,6 +61,24 @@ def shared_parameters(model: Model) -> frozenset[str]:
     return frozenset(owned & {p.tied_to for o in last.operators for p in o.parameters if p.tied_to})
 
 
+def parameters_elsewhere(model: Model) -> frozenset[str]:
+    """Parameters that layers share, or that stand between two chains of layers and are used in both, as ``block.parameter``: biases by
+    distance, and the words of an encoder and a decoder.
+
+    Who sums them depends on where a pipeline cuts, and a sum over more devices may take less time.
+    """
+    own = [block for block in (model.blocks[run.block] for run in model.runs) if not block.is_teachers]
+    used = {p.tied_to for block in own for o in block.operators for p in o.parameters if p.tied_to}
+    ends = {own[0].name, own[-1].name}
+    return frozenset(
+        name
+        for block in own
+        for operator in block.operators
+        for p in operator.parameters
+        if (name := f"{block.name}.{p.name}") in used and (block.name not in ends or p.klass not in TABLES)
+    )
+
+
 def mesh_table(problem: Problem, rows: Rows, shard: IntArray, *, lying: tuple[SumSpans, SumSpans] | None = None) -> MeshTable:
     """Price the step's end for every mesh row and sharding group.
 
@@ -146,6 +164,7 @@ def _sync(
         job=problem.job,
         runtime=problem.runtime,
         shared=shared_parameters(problem.model),
+        elsewhere=parameters_elsewhere(problem.model),
         timed=timed,
         lying=lying,
     )

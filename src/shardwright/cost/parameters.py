@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.model.gradients import runs_backward
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.tensor import TABLES, Parameter, ParameterClass
+from shardwright.model.ir.tensor import Parameter, ParameterClass
 from shardwright.program.block.block import BlockProgram, Stored
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.program.same import Same
@@ -21,29 +21,33 @@ PASSES: Final = ("forward", "backward")
 """For which ZeRO-3 gathers parameters."""
 GATHERED: Final = tuple(f"{name}_{kind}" for name in PASSES for kind in KINDS)
 ELEMENTS: Final = (
-    *("dense", "experts", "spread", "shared", "frozen", "frozen_dense", "frozen_experts", "tied", "narrow_dense", "narrow_experts"),
+    *("dense", "experts", "spread", "shared", "elsewhere", "frozen", "frozen_dense", "frozen_experts", "tied"),
+    *("narrow_dense", "narrow_experts"),
     *GATHERED,
     *(f"narrow_{name}" for name in GATHERED),
 )
 """Trainable elements whose gradients are summed over dp x cp (dense), over edp (experts), or over more devices (spread); those of dense
-that other blocks use too (shared); elements without a gradient (frozen, and of them those that dp x cp and edp hold), and trainable ones
-of tables of words that another block stores (tied: of biases by distance there are some thousand, which are left out); of those that
-dp x cp and edp hold, trained or not, those that work in the forward and in the backward; of each those that a recipe of few bits quantises
-(narrow)."""
+that the last block uses too (shared), or others (elsewhere); elements without a gradient (frozen, and of them those that dp x cp and edp
+hold), and trainable ones that another block stores (tied), but for those elsewhere; of those that dp x cp and edp hold, trained or not,
+those that work in the forward and in the backward; of each those that a recipe of few bits quantises (narrow)."""
 
 
-def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: frozenset[str] = frozenset()) -> dict[str, IntArray]:
+def parameter_elements(
+    program: BlockProgram, degrees: Degrees, *, shared: frozenset[str] = frozenset(), elsewhere: frozenset[str] = frozenset()
+) -> dict[str, IntArray]:
     """Local elements by how their gradients are summed and when they are gathered (`ELEMENTS`).
 
     Args:
-        shared: parameters, as ``block.parameter``, that other blocks use too.
+        shared, elsewhere: parameters, as ``block.parameter``, that the last block uses too, or others.
     """
     n = np.shape(degrees["mbs"])[0]
     counts = {name: np.zeros(n, dtype=np.int64) for name in ELEMENTS}
+    owners = {p.name: p.tied_to for o in program.operators for p in o.parameters}
     for stored in program.stored:
         elements = evaluate(stored.elements, degrees)
         if stored.tied:
-            counts["tied"] += elements * (stored.trainable and stored.klass in TABLES)
+            # A copy of what stands between two chains is left out: the rank may have its owner too.
+            counts["tied"] += elements * (stored.trainable and owners[stored.parameter] not in elsewhere)
             continue
         near = np.where(_is_wider(stored, degrees, rows=n), 0, elements) if stored.summed_along or stored.coarse else elements
         kind = KINDS[stored.klass is ParameterClass.EXPERTS]
@@ -57,8 +61,9 @@ def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: froze
             counts["frozen"] += elements
             continue
         counts["spread"] += elements - near
-        if f"{program.block}.{stored.parameter}" in shared:
-            counts["shared"] += near
+        for name, among in (("shared", shared), ("elsewhere", elsewhere)):
+            if f"{program.block}.{stored.parameter}" in among:
+                counts[name] += near
     return counts
 
 
