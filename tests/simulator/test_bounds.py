@@ -39,7 +39,13 @@ from tests.tiers import in_both, many, seeds
 EACH = many(3, 60)
 T5 = {
     "architectures": ["T5ForConditionalGeneration"],
-    **{"d_model": 1024, "num_heads": 16, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_decoder_layers": 7, "vocab_size": 32128},
+    "d_model": 1024,
+    "num_heads": 16,
+    "d_kv": 64,
+    "d_ff": 2048,
+    "num_layers": 6,
+    "num_decoder_layers": 7,
+    "vocab_size": 32128,
 }
 NARROW, WIDE = dense_model(layers=12), dense_model(layers=12, heads=64, ffn=16384, vocab=50000, tied=True)
 SPARSE = expert_model(dense=1, sparse=11, experts=8)
