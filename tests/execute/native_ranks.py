@@ -187,6 +187,9 @@ CASES: dict[str, Case] = {
     "interleaved beside dp2": Case(grid=_TWO_CHUNKS(dp=2, microbatch=2, schedule="interleaved-1f1b"), whole=DENSE4),
     "dualpipe-v beside tp2": Case(grid=_TWO_CHUNKS(tp=2, schedule="dualpipe-v"), whole=DENSE4),
     "frozen under zero-3": Case(grid=Grid(dp=4, zero=3), whole=partly),
+}
+"""By name; of each the single process is `Small.alone`."""
+DIVIDED: dict[str, Case] = {
     "experts on ep2 under zero-3": Case(grid=_SPREAD(ep=2, zero=3), whole=SPARSE),
     "experts on ep4": Case(grid=_SPREAD(ep=4), whole=SPARSE),
     "experts on ep2 under zero-1": Case(grid=_SPREAD(ep=2, zero=1), whole=SPARSE),
@@ -208,6 +211,9 @@ CASES: dict[str, Case] = {
     "parts of experts on etp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, etp=2, pp=2, microbatch=2), whole=SPARSE),
     "parts of experts on tp2": Case(grid=Grid(tp=2, dp=2, zero=3, microbatch=2), whole=shared_gate),
     "parts of experts on tp2 under zb-h1": Case(grid=Grid(tp=2, pp=2, microbatch=2, schedule="zb-h1"), whole=SPARSE),
+    "latent attention beside tp2": Case(grid=Grid(tp=2, dp=2, zero=2, microbatch=2), whole=latent),
+    "latent attention beside tp2, sequence and ep4": Case(grid=Grid(tp=2, sp=True, dp=2, ep=4, zero=3, microbatch=2), whole=latent),
+    "latent attention beside tp2 under zb-h1": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=2, schedule="zb-h1"), whole=latent),
     "experts of weighed tokens on ep2": Case(grid=_SPREAD(ep=2, zero=3), whole=partial(small_model, "llama-4-maverick-text")),
     "keys gathered beside heads traded, in windows": Case(grid=_KEYS(cp=4, ulysses=2, microbatch=8), whole=bounded),
     "keys gathered over cp4": Case(grid=_KEYS(cp=4, microbatch=8)),
@@ -231,11 +237,12 @@ CASES: dict[str, Case] = {
     "experts on ep2 over cp2 under zb-h1": Case(grid=_KEYS(cp=2, ep=2, pp=2, zero=1, schedule="zb-h1"), whole=SPARSE),
     "experts on ep2 beside tp2 and cp2": Case(grid=_KEYS(cp=2, tp=2, sp=True, ep=2, zero=3, microbatch=2), whole=SPARSE),
 }
-"""By name; of each the single process is `Small.alone`."""
+"""Grids that divide experts, positions or latent attention; in proofs some that are drawn, too."""
 for _name, _whole in {"sparse": SPARSE, "gate": shared_gate, "latent": latent, "dense": DENSE4}.items() if in_proof() else ():
     _small = Case(grid=Grid(), whole=_whole).small
     _grids = drawn_grids(random_of(f"native {_name}"), model=_small.model, job=_small.job, ranks=RANKS)
-    CASES |= {f"{_name}: {print_grid(grid)}": Case(grid=grid, whole=_whole) for grid in islice(_grids, 4)}
+    DIVIDED |= {f"{_name}: {print_grid(grid)}": Case(grid=grid, whole=_whole) for grid in islice(_grids, 4)}
+CASES |= DIVIDED
 COVERED = {
     "tp4",
     "dp4",
@@ -269,13 +276,8 @@ COVERED = {
     "positions from the third row under tp2 and zero-3",
 }
 """Whose parts other grids have too: proofs alone train them."""
-SPREAD = {"experts on ep2 under zero-3", "keys gathered beside heads traded, in windows"}
-"""Of grids with ep or cp, those that train outside of proofs."""
-TRAINED = {
-    name: case
-    for name, case in CASES.items()
-    if in_proof() or name in SPREAD or (name not in COVERED and not name.startswith(("experts on", "parts of", "keys", "heads traded")))
-}
+COVERED |= set(DIVIDED) - {"experts on ep2 under zero-3", "keys gathered beside heads traded, in windows"}
+TRAINED = CASES if in_proof() else {name: case for name, case in CASES.items() if name not in COVERED}
 
 
 def train_all(held: dict[str, int]) -> dict[str, list[StepReport]]:

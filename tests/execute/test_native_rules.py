@@ -109,7 +109,7 @@ REFUSED = {
     "native.slices": (Grid(pp=2, slices=2, schedule="seq-1f1b"), dense_model()),
     "native.schedule": (Grid(pp=2, schedule="dualpipe"), dense_model()),
     "native.model": (Grid(), expert_model(predictors=1)),
-    "native.operator": (Grid(tp=2), small_model("deepseek-v2")),
+    "native.operator": (Grid(tp=2), model_from_config(NORMED_WIDE, name="wide")),
     "native.uneven": (Grid(tp=16), dense_model()),
 }
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
@@ -26,16 +28,25 @@ class NativeRotary(nn.Module):  # type: ignore[misc]
     """Queries and keys, or a share of each head, turned by their positions (`numerics.turns`); values pass through (arXiv 2104.09864).
 
     Of latent attention the last elements of a query head are turned, and every key head is joined with a part that all share.
+
+    Args:
+        stream: over ranks of tp, which have a part of the heads each: how that part comes, whole or cut by positions.
     """
 
     def __init__(self, operator: Operator, *, settings: Settings, context: Context) -> None:
         super().__init__()
         self.width, self.settings, self.context = operator.reads[0].quantum, settings.of_layers(local=operator.local), context
+        self.stream: tuple[DeviceMesh, Placement] | None = None
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *latent: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor an extent. latent: what keys and values were made of, and the part of keys that is turned."""
         if latent:
             shared = latent[1]
+            if self.stream is not None:
+                # In backward each rank has what its heads give.
+                mesh, comes = self.stream
+                every = DTensor.from_local(shared, mesh, [comes], run_check=False).redistribute(placements=[Replicate()])
+                shared = every.to_local(grad_placements=[Partial()])
             rope = shared.shape[-1]
             cos, sin = self._turns(query, rope // 2)
             key = joined_keys(key, turned(shared, cos, sin, width=rope), head=self.width)

@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from shardwright.execute.native.attention import NativeRotary
 from shardwright.execute.native.decoder import Layer, Stage, step_path
 from shardwright.execute.native.experts import cut_experts, spread_experts
 from shardwright.execute.native.meshes import Meshes, holders, owned_by, owners_of
@@ -40,7 +41,7 @@ def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
     stream = Shard(1) if sp else Replicate()
     if operator.kind is OperatorKind.EMBEDDING:
         return {f"tables.{i}": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream) for i in range(len(operator.parameters))}
-    if operator.kind is OperatorKind.NORM and operator.klass is OperatorClass.ATTN:
+    if operator.kind is OperatorKind.NORM and operator.reads[0].dim is Dim.HEADS:
         # Heads of queries and keys are cut: the same gain for all of them, a part of its gradient on each rank.
         return {f"parts.{i}": SequenceParallel(sequence_dim=2, use_local_output=True) for i in range(len(operator.reads))}
     if operator.kind is OperatorKind.NORM:
@@ -48,8 +49,8 @@ def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
     if operator.kind is not OperatorKind.LINEAR:
         return {}
     if operator.reads[0].dim not in CUT and operator.writes[0].dim not in CUT:
-        # A router's: each rank of tp has the scores of its own positions, so a part of the gradient.
-        return {"parts.0": SequenceParallel(use_local_output=True)} if sp else {}
+        # Scores of a router, latents: each rank of tp has those of its own positions, so a part of the gradient.
+        return {f"parts.{i}": SequenceParallel(use_local_output=True) for i in range(len(operator.writes))} if sp else {}
     if operator.reads[0].dim in CUT:
         return {"parts.0": RowwiseParallel(output_layouts=stream)}
     whole = PrepareModuleInput(input_layouts=stream, desired_input_layouts=Replicate())
@@ -65,6 +66,9 @@ def cut_layer(layer: Layer, mesh: DeviceMesh, *, sp: bool) -> None:
     }
     if plan:
         parallelize_module(layer, mesh, plan)
+    for step in layer.steps.values():
+        if isinstance(step, NativeRotary):
+            step.stream = mesh, Shard(1) if sp else Replicate()
     if not sp:
         cut_experts(layer.steps.values(), mesh)
 

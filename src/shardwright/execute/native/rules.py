@@ -135,8 +135,7 @@ def _unknown(operator: Operator, grid: Grid) -> str:
     ):
         return f"has scales of experts, whose gradients the ranks of tp {tp} have parts of"
     cut = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
-    of_rows = operator.klass in (OperatorClass.ROUTER, OperatorClass.SHARED)
-    if operator.kind is OperatorKind.LINEAR and (operator.reads[0].dim in cut) == (operator.writes[0].dim in cut) and not of_rows:
+    if operator.kind is OperatorKind.LINEAR and operator.reads[0].dim in cut and operator.writes[0].dim in cut:
         return "is not cut by columns or rows"
     wide = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters)
     if operator.kind is OperatorKind.NORM and (wide or (operator.klass is OperatorClass.ATTN and not operator.parameters)):
