@@ -34,10 +34,11 @@ def test_output_that_cannot_be_written_is_one_line(shell: str, words: bytes) -> 
     assert b"bug" not in done.stderr
 
 
-def test_a_reader_that_has_gone_is_no_error() -> None:
+@pytest.mark.parametrize("words", [WORDS, ["--help"], ["plan", "--help"]])
+def test_a_reader_that_has_gone_is_no_error(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([sys.executable, "-m", "shardwright", *WORDS], stdout=writing, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run([sys.executable, "-m", "shardwright", *words], stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (output.NOBODY_READS, b"")
 

@@ -46,6 +46,10 @@ def run(arguments: Sequence[str]) -> int:
         return interrupt.say()
     except output.ReaderGone:
         return output.NOBODY_READS
+    except (BrokenPipeError, SystemExit):
+        # Of what a library writes itself, such as the help of a verb: rich ends the program there.
+        output.forget()
+        return output.NOBODY_READS
     except Exception as error:  # the one place where nothing may escape
         if "--debug" in words:
             traceback.print_exception(error)

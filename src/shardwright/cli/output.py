@@ -63,18 +63,18 @@ def try_to_write(text: str) -> None:
             sys.stdout.write(text)
             sys.stdout.flush()
     except OSError:
-        _forget()
+        forget()
 
 
 def _give_up(error: OSError) -> None:
-    _forget()
+    forget()
     if isinstance(error, BrokenPipeError):
         raise ReaderGone from None
     raise OutputError(f"cannot write to standard output: {error.strerror}", hint="write to a file with -o") from None
 
 
-def _forget() -> None:
-    """Python writes what is left when it ends, and would say that it cannot."""
+def forget() -> None:
+    """Standard output leads nowhere from here on: Python writes what is left when it ends, and would say that it cannot."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, AttributeError):
