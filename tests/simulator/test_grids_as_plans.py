@@ -14,7 +14,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from shardwright.api import simulations
 from shardwright.api.problems import facts_of
 from shardwright.api.rules import check_grid
 from shardwright.dtype import Dtype
