@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -14,10 +14,14 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
+from shardwright.execute.interpreter.recorder import collected
 from shardwright.execute.launch.run_rank import run_rank
 from shardwright.execute.launch.run_report import NATIVE, OWN
 from shardwright.execute.native.checkpoint import kept
-from shardwright.execute.native.train import Engine, train_native
+from shardwright.execute.native.engine import Engine
+from shardwright.execute.native.evaluation import evaluate
+from shardwright.execute.native.traced import native_recorder
+from shardwright.execute.native.train import train_native
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.spared import EMBEDDINGS, VECTORS
@@ -25,6 +29,7 @@ from shardwright.execute.training.train import StepReport, training
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
+from shardwright.program.step_trace import StepTrace
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.order import Table
@@ -280,15 +285,47 @@ COVERED |= set(DIVIDED) - {"experts on ep2 under zero-3", "keys gathered beside 
 TRAINED = CASES if in_proof() else {name: case for name, case in CASES.items() if name not in COVERED}
 
 
-def train_all(held: dict[str, int]) -> dict[str, list[StepReport]]:
-    """Steps of every grid; `held`: is given how many elements the rank trains."""
-    found = {}
+WATCHED = (
+    set(TRAINED)
+    if in_proof()
+    else {
+        "tp2, sequence and zero-3",
+        "hybrid zero-3",
+        "zb-v",
+        "interleaved",
+        "experts on ep2 under zero-3",
+        "keys gathered beside heads traded, in windows",
+        "tied under 1f1b",
+    }
+)
+"""Grids that are evaluated behind every step, and traced."""
+UNLEARNT = (100, 101)
+"""Batches that are evaluated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a rank found of the grids, by name: steps; elements that it trains; losses of what is evaluated; the last step's trace."""
+
+    trained: dict[str, list[StepReport]] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    evaluated: dict[str, list[float]] = field(default_factory=dict)
+    traces: dict[str, StepTrace] = field(default_factory=dict)
+
+
+def train_all() -> Found:
+    """Every grid."""
+    found = Found()
     for name, case in TRAINED.items():
+        small, watched = case.small, name in WATCHED
 
         def begun(engine: Engine, name: str = name) -> None:
-            held[name] = sum(piece.numel() for piece in engine.pieces)
+            found.held[name] = sum(piece.numel() for piece in engine.pieces)
 
-        small = case.small
+        def after(engine: Engine, one: StepReport, name: str = name, small: Small = small) -> None:
+            found.evaluated.setdefault(name, []).append(evaluate(engine, map(small.batches, UNLEARNT)))
+
+        recorder = native_recorder(torch.device("cpu")) if watched else None
         source = seeded(small.model, seed=0)
         run = train_native(
             small.model,
@@ -302,8 +339,12 @@ def train_all(held: dict[str, int]) -> dict[str, list[StepReport]]:
             order=case.order,
             compute=case.compute,
             begun=begun,
+            after=after if watched else None,
+            recorder=recorder,
         )
-        found[name] = list(run)
+        found.trained[name] = list(run)
+        if recorder is not None:
+            found.traces[name] = collected(recorder.trace(plan=name))
     return found
 
 
@@ -373,8 +414,8 @@ def crossed(folder: Path, rank: int) -> dict[str, dict[str, list[StepReport]]]:
 def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=240))
-    held: dict[str, int] = {}
-    found = {"trained": train_all(held), "refused": refused(), "crossed": crossed(Path(folder), rank), "held": held}
+    own = train_all()
+    found = {name: getattr(own, name) for name in own.__slots__} | {"refused": refused(), "crossed": crossed(Path(folder), rank)}
     torch.save(found, Path(folder) / f"rank{rank}")
     dist.destroy_process_group()
 

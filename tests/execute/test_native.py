@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -14,9 +16,15 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
 from shardwright.execute.launch.run_report import NATIVE, OWN
+from shardwright.execute.training.evaluation import evaluation_task
+from shardwright.execute.transport.in_process import run
 from shardwright.model.ir.operator import OperatorKind
-from tests.execute.native_ranks import CASES, KEPT, LAST, RANKS, STEPS, TRAINED, start
+from shardwright.program.step_trace import Track
+from shardwright.strategy.grid.expand import plan_of
+from tests.execute.native_ranks import CASES, KEPT, LAST, RANKS, STEPS, TRAINED, UNLEARNT, WATCHED, start
 from tests.execute.small_plans import Small, run_here
+from tests.execute.traces import check_measured
+from tests.execute.trained import train
 from tests.tiers import in_both
 
 LONGEST_S = 480
@@ -27,8 +35,15 @@ HALF = 0.03
 
 
 @lru_cache(maxsize=8)
-def _alone(small: Small) -> tuple[tuple[float, float], ...]:
-    return tuple((r.loss, r.norm) for r in run_here(small, small.alone(), steps=STEPS)[0])
+def _alone(small: Small) -> tuple[tuple[float, float, float], ...]:
+    """(loss, norm, mean loss of what is evaluated behind it) of each step in a single process."""
+    known = small.alone()
+    members, found = small.members(known), []
+    for step in range(STEPS):
+        (report,) = train(members, known, [small.batches(step)])
+        unlearnt = [run({d: evaluation_task(own, known, batch=small.batches(n)) for d, own in members.items()}) for n in UNLEARNT]
+        found.append((report.loss, report.norm, fmean(loss for losses in unlearnt for loss in losses.values())))
+    return tuple(found)
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +68,42 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
 def test_losses_and_norms_are_those_of_a_single_process(ranks: list[Any], name: str) -> None:
     expected, close = _alone(TRAINED[name].small), CLOSE if TRAINED[name].compute is None else HALF
     assert expected[0][0] != pytest.approx(expected[-1][0], abs=1e-3), "training changes the loss"
-    apart = [abs(r.loss - loss) for r, (loss, _) in zip(ranks[0]["trained"][name], expected, strict=True)]
+    apart = [abs(r.loss - loss) for r, (loss, *_) in zip(ranks[0]["trained"][name], expected, strict=True)]
     assert (max(apart) > CLOSE) == (TRAINED[name].compute is not None), "fewer bits give other numbers"
     for found in ranks:
         reports = found["trained"][name]
         assert [r.step for r in reports] == list(range(1, STEPS + 1))
-        for report, (loss, norm) in zip(reports, expected, strict=True):
+        for report, (loss, norm, _) in zip(reports, expected, strict=True):
             assert abs(report.loss - loss) < close
             assert abs(report.norm - norm) < close * max(1.0, norm)
+
+
+@in_both
+@pytest.mark.parametrize("name", sorted(WATCHED))
+def test_what_is_not_learnt_has_the_losses_of_a_single_process(ranks: list[Any], name: str) -> None:
+    """Behind every step; that training goes on as without, the test above says."""
+    expected, close = [unlearnt for *_, unlearnt in _alone(TRAINED[name].small)], CLOSE if TRAINED[name].compute is None else HALF
+    assert len(set(expected)) == STEPS
+    for found in ranks:
+        assert found["evaluated"][name] == pytest.approx(expected, abs=close)
+
+
+@in_both
+@pytest.mark.parametrize("name", sorted(WATCHED))
+def test_a_trace_has_the_actions_of_the_plan(ranks: list[Any], name: str) -> None:
+    case = TRAINED[name]
+    plan = plan_of(case.grid, model=case.small.model, global_batch=case.small.batch)
+    if case.order is not None:
+        plan = replace(plan, orders=(case.order,))
+    trace = ranks[0]["traces"][name]
+    check_measured(case.small, trace, plan=plan)
+    piped = case.grid.pp > 1
+    assert {s.kind for s in trace.spans if s.track is Track.MESSAGES} == ({"send", "receive"} if piped else set())
+    sharded = piped and case.grid.dp * case.grid.cp > 1
+    assert ("GATHER" in {s.kind for s in trace.spans}) == sharded
+    for device in range(RANKS):
+        updates = [s.kind for s in trace.spans if s.device == device and s.kind in ("REDUCE", "STEP") and s.chunk < 0]
+        assert sorted(updates) == ["REDUCE", "STEP"]
 
 
 @pytest.mark.proof

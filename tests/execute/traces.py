@@ -13,6 +13,7 @@ from shardwright.program.trace_messages import messages
 from shardwright.program.trace_times import Compared, compared
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.simulator.trace import simulated_trace
+from shardwright.strategy.plan.plan import Plan
 from tests.execute.small_plans import TOKENS, Small
 from tests.files.chrome_trace import faults
 from tests.simulator.general import problem_for
@@ -21,10 +22,10 @@ EARLY = 1e-9
 """Seconds that times, counted from another zero, are off by rounding."""
 
 
-def check_measured(small: Small, trace: StepTrace) -> Compared:
+def check_measured(small: Small, trace: StepTrace, *, plan: Plan | None = None) -> Compared:
     """It has the actions of the simulated step, each device one thing at a time on a track, and what is sent is taken."""
     problem = replace(problem_for(small.model, batch=small.batch, seq_len=TOKENS), job=small.job)
-    predicted = simulated_trace(simulate_plan(problem, small.plan), plan=trace.plan, devices=[d.device for d in trace.devices])
+    predicted = simulated_trace(simulate_plan(problem, plan or small.plan), plan=trace.plan, devices=[d.device for d in trace.devices])
     found = compared(predicted, trace)
     assert trace.origin is Origin.MEASURED
     assert min(s.start_s for s in trace.spans) == 0.0

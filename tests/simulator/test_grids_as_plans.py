@@ -16,6 +16,7 @@ import pytest
 
 from shardwright.api.problems import facts_of
 from shardwright.api.rules import check_grid
+from shardwright.api.simulated import simulated
 from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import FabricTier

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
@@ -30,7 +32,8 @@ class Recorder:
     Args:
         clock: seconds that only grow. settle: called before each reading, such as ``torch.cuda.synchronize``, so that an accelerator's work
             counts where it was asked for; overlap of kernels is lost by that. held: bytes that the rank's accelerator holds now, such as
-            ``torch.cuda.memory_allocated``; None = not known.
+            ``torch.cuda.memory_allocated``; None = not known. seconds: of a reading of a `clock` that gives none, asked once the step is
+            over. restart: called before a step.
 
     Times are by `clock`, set once by the computer's time: ranks of one machine agree as well as its clock is read, machines as well as
     theirs are kept together; `merged` takes out what contradicts the order of events.
@@ -42,9 +45,11 @@ class Recorder:
         clock: Callable[[], float] = time.perf_counter,
         settle: Callable[[], None] | None = None,
         held: Callable[[], int] | None = None,
+        seconds: Callable[[float], float] | None = None,
+        restart: Callable[[], None] | None = None,
     ) -> None:
-        self._clock, self._settle, self._held = clock, settle, held
-        self._offset = time.time() - clock()
+        self._clock, self._settle, self._held, self._seconds, self._restart = clock, settle, held, seconds, restart
+        self._offset = time.time() - self._read(clock())
         self._devices: tuple[int, ...] = ()
         self._spans: list[Span] = []
         self._memory: list[Sample] = []
@@ -52,9 +57,28 @@ class Recorder:
 
     def watched(self, tasks: Mapping[int, Task[T]]) -> dict[int, Task[T]]:
         """The same tasks of a step, by device, and what they ask is recorded; what was recorded before is forgotten."""
-        self._devices = tuple(sorted(tasks))
-        self._spans, self._memory, self._doing = [], [], {}
+        self.begin(tasks)
         return {device: self._watched(device, task) for device, task in tasks.items()}
+
+    def begin(self, devices: Iterable[int]) -> None:
+        """A step of these devices begins; what was recorded before is forgotten."""
+        if self._restart is not None:
+            self._restart()
+        self._devices = tuple(sorted(devices))
+        self._spans, self._memory, self._doing = [], [], {}
+
+    @contextmanager
+    def asking(
+        self, device: int, kind: str, *, track: Track, size: int = 0, place: tuple[int, int, int, int] | None = None
+    ) -> Iterator[None]:
+        """What runs inside asks something of others, and has the answer at its end.
+
+        Args:
+            kind: as a span has it. size: bytes that it moves. place: (lane, chunk, microbatch, slice); None: of what the device is doing.
+        """
+        start = self._now()
+        yield
+        self._spans.append(self._asked(device, kind, track, size=size, place=place, start=start, end=self._now()))
 
     def tell(self, device: int) -> Tell:
         """What the task of `device` calls when it begins something."""
@@ -86,17 +110,21 @@ class Recorder:
 
     def trace(self, *, plan: str) -> StepTrace:
         """The last step of this rank's devices, from its first span on; see `collected` for the other ranks' too."""
-        zero = min((span.start_s for span in self._spans), default=0.0)
+        spans = [replace(span, start_s=self._read(span.start_s), end_s=self._read(span.end_s)) for span in self._spans]
+        zero = min((span.start_s for span in spans), default=0.0)
         part = StepTrace(
             plan=plan,
             origin=Origin.MEASURED,
             devices=tuple(TracedDevice(device=device) for device in self._devices),
-            spans=sorted_spans(self._spans),
+            spans=sorted_spans(spans),
             step_s=0.0,
-            memory=tuple(self._memory),
+            memory=tuple(replace(one, time_s=self._read(one.time_s)) for one in self._memory),
             zero_s=zero + self._offset,
         )
         return merged([part.from_s(zero)])
+
+    def _read(self, reading: float) -> float:
+        return reading if self._seconds is None else self._seconds(reading)
 
     def _now(self) -> float:
         if self._settle is not None:
@@ -107,27 +135,42 @@ class Recorder:
         def by(request: Request) -> Generator[Request, Answer, Answer]:
             start = self._now()
             answer = yield request
-            self._spans.append(self._asked(device, request, start=start, end=self._now()))
+            end, what = self._now(), moved(device, request)
+            track = Track.MESSAGES if isinstance(request, Post | Take) else Track.COLLECTIVES
+            size = (what.sent + what.received) * what.element
+            peer = request.to if isinstance(request, Post) else request.source if isinstance(request, Take) else -1
+            self._spans.append(self._asked(device, what.kind, track, size=size, place=None, start=start, end=end, peer=peer))
             return answer
 
         return answered(task, by)
 
-    def _asked(self, device: int, request: Request, *, start: float, end: float) -> Span:
-        what = moved(device, request)
-        kind, (lane, chunk, microbatch, part), _ = self._doing.get(device, (None, STEP_LEVEL, 0.0))
+    def _asked(
+        self,
+        device: int,
+        kind: str,
+        track: Track,
+        *,
+        size: int,
+        place: tuple[int, int, int, int] | None,
+        start: float,
+        end: float,
+        peer: int = -1,
+    ) -> Span:
+        within, own, _ = self._doing.get(device, (None, STEP_LEVEL, 0.0))
+        lane, chunk, microbatch, part = place or own
         return Span(
             device=device,
-            track=Track.MESSAGES if isinstance(request, Post | Take) else Track.COLLECTIVES,
-            kind=what.kind,
+            track=track,
+            kind=kind,
             start_s=start,
             end_s=end,
             lane=lane,
             chunk=chunk,
             microbatch=microbatch,
             slice=part,
-            within=kind.name if kind is not None else "",
-            size=(what.sent + what.received) * what.element,
-            peer=request.to if isinstance(request, Post) else request.source if isinstance(request, Take) else -1,
+            within=within.name if within is not None else "",
+            size=size,
+            peer=peer,
         )
 
 

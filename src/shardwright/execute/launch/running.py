@@ -20,7 +20,7 @@ from shardwright.execute.launch.accelerator import backend_of, own_device
 from shardwright.execute.launch.alive import ending
 from shardwright.execute.launch.held import watched
 from shardwright.execute.launch.launch import FOLDER
-from shardwright.execute.launch.run_rank import Evaluation, ranks_of, require_finite, run_rank
+from shardwright.execute.launch.run_rank import Evaluation, ranks_of, run_rank
 from shardwright.execute.launch.run_report import NATIVE, OWN, RunEvaluation, RunMemory, RunOptions, RunReport, RunStep
 from shardwright.execute.native.rules import remarks, require_expressible
 from shardwright.execute.numerics.precision import Precision, precision_of, uniform
@@ -37,7 +37,9 @@ from shardwright.execute.weights.settings import settings_of
 from shardwright.hardware.graph import units_of
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
+from shardwright.program.orders.rows import action_rows
 from shardwright.program.problem import Problem
+from shardwright.schedules.table import KINDS
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.form import grid_form
 from shardwright.strategy.plan.order import Table
@@ -129,37 +131,32 @@ def run_plan(
         if begun is not None:
             begun()
         log = _Log(watch=watch if rank == 0 else None)
-        recorder = _recorder(on) if options.trace else None
+        evaluation = unlearnt and replace(unlearnt, report=log.evaluated)
         with _interruptible() as stop, watched(on) as holding:
             if native is not None:
                 # PyTorch's engine takes a second to load, on every rank.
-                from shardwright.execute.native.checkpoint import kept
-                from shardwright.execute.native.train import train_native
+                from shardwright.execute.launch.native_rank import run_native_rank
+                from shardwright.execute.native.traced import native_recorder
 
-                saving = None
-                if options.checkpoints is not None:
-                    saving = kept(known, options.checkpoints, steps=options.steps, every=options.every, keep=options.keep)
-                for one in train_native(
-                    model,
+                recorder = native_recorder(on) if options.trace else None
+                run_native_rank(
+                    known,
                     job,
-                    native[0],
-                    source=source if saving is None else saving.source(source),
+                    native,
+                    source=source,
                     batches=tokens.batch,
                     steps=options.steps,
-                    rule=rule,
-                    settings=settings,
-                    dtype=precision.master or precision.parameter,
-                    compute=precision.compute,
-                    order=native[1],
-                    device=on.type,
+                    checkpoints=options.checkpoints,
+                    every=options.every,
+                    keep=options.keep,
                     timeout_s=options.timeout_s,
+                    report=log.add,
                     stop=stop,
-                    begun=saving.begun if saving is not None else None,
-                    after=saving.after if saving is not None else None,
-                ):
-                    log.add(one)
-                    require_finite(one)
+                    recorder=recorder,
+                    evaluation=evaluation,
+                )
             else:
+                recorder = _recorder(on) if options.trace else None
                 run_rank(
                     known,
                     source=source,
@@ -173,7 +170,7 @@ def run_plan(
                     report=log.add,
                     stop=stop,
                     recorder=recorder,
-                    evaluation=unlearnt and replace(unlearnt, report=log.evaluated),
+                    evaluation=evaluation,
                 )
         trace = collected(recorder.trace(plan=name)) if recorder is not None and log.steps else None
         held_by = _all_held((holding.most, holding.grown), ranks=ranks)
@@ -264,17 +261,20 @@ def _native(problem: Problem, plan: Plan, options: RunOptions, *, on: torch.devi
     """The grid that PyTorch's own engine runs, and the table of its order, if it has no named one.
 
     Raises:
-        StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: a trace or an evaluation is asked for.
+        StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: a trace would have other actions than the
+            plan; ranks share a GPU.
     """
     found = grid_form(plan, model=problem.model)
     if found is None:
         raise StrategyError(
             "no grid says this plan, and PyTorch's engine runs grids", hint=f"--backend {OWN} runs any plan", rule="native.grid"
         )
-    if options.eval_data:
-        raise UsageError(f"--backend {NATIVE} evaluates nothing", hint=f"--backend {OWN}, or leave out --eval-data")
-    if options.trace:
-        raise UsageError(f"--backend {NATIVE} records no trace", hint=f"--backend {OWN}, or PyTorch's own profiler")
+    if options.trace and found[0].pp == 1 and any(KINDS[kind] in "IW" for kind in action_rows(plan).kind):
+        # Its trace would not have the plan's actions.
+        raise UsageError(
+            f"--backend {NATIVE} runs whole backwards without pp, {found[0].schedule} has them in halves",
+            hint=f"schedule=1f1b, or --backend {OWN}",
+        )
     if on.type == "cuda" and not backend:
         raise UsageError(f"--backend {NATIVE} needs a GPU for each rank", hint="--on cpu, or fewer ranks on this host")
     require_expressible(problem.model, found[0], job=problem.job)

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from shardwright.execute.native.decoder import Lying
+from shardwright.execute.native.engine import Engine
 from shardwright.execute.native.torch_private import own_intervals
-from shardwright.execute.native.train import Engine
 from shardwright.execute.shares.parameters import Key, Source, whole_shape
 from shardwright.execute.state.checkpoint import VALUE, Saved, SavedSource, read, tensor_name, write_files
 from shardwright.execute.state.checkpoint_planners import Piece

@@ -1,23 +1,28 @@
 """What PyTorch 2.13 keeps private and this backend cannot do without; nothing else of the package touches it.
 
 `_PipelineScheduleRuntime` is the only schedule that runs an order given from outside, and `_load_csv` its only door: the public schedules
-each know one order by name. `compute_local_shape_and_global_offset` is the only way to learn which elements a rank has of a parameter that
-two mesh dims cut along the same dim (FSDP2 over tensor parallelism), so that each rank can slice its own without a collective.
+each know one order by name. Only its own state says when an action begins, what it has begun to receive or to gather, and what it keeps of
+a forward: a trace and an evaluation look there. `compute_local_shape_and_global_offset` is the only way to learn which elements a rank has
+of a parameter that two mesh dims cut along the same dim (FSDP2 over tensor parallelism), so that each rank can slice its own without a
+collective.
 `_functional_collectives` has the collectives with a backward that `torch.distributed.nn.functional`, the public ones, is deprecated for.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import all_gather_single_autograd, all_to_all_single_autograd, wait_tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+from torch.distributed.pipelining.schedules import _add_send_recv, _add_unshard_reshard, _PipelineScheduleRuntime
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -32,6 +37,96 @@ def pipeline(stages: Sequence[PipelineStage], *, csv: str, microbatches: int, lo
         path.write_text(csv, encoding="utf-8")
         runtime._load_csv(str(path), format="compute_only")
     return runtime
+
+
+def forward_only(runtime: Any) -> Any:
+    """The runtime, which runs the forward actions of its order alone from now on, in that order.
+
+    What a forward waits for is forwards, so it is still an order of all ranks. PyTorch loads no table without backwards: its checks still see
+    the whole one.
+    """
+    forwards = {
+        rank: [one for action in row if action is not None for one in action.sub_actions or (action,) if one.computation_type.value == "F"]
+        for rank, row in runtime.pipeline_order.items()
+    }
+    runtime.pipeline_order_with_comms = _add_send_recv(
+        {rank: _add_unshard_reshard(row) for rank, row in forwards.items()},
+        stage_to_rank=runtime.stage_index_to_group_rank.__getitem__,
+        num_stages=runtime._num_stages,
+    )
+    return runtime
+
+
+Around = Callable[[str, int, int], AbstractContextManager[None]]
+"""What is done around something of a pipeline: PyTorch's word of the action, chunk, microbatch (-1: none)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Actions:
+    """Actions of a rank, each of which runs inside `around`; the runtime takes them one by one."""
+
+    runtime: Any
+    own: Sequence[Any]
+    around: Around
+
+    def __iter__(self) -> Iterator[Any]:
+        # Once begun, whoever prints the order finds plain actions.
+        self.runtime.pipeline_order_with_comms[self.runtime.rank] = self.own
+        for action in self.own:
+            # The runtime runs the two of a pair one behind the other, too.
+            for one in action.sub_actions or (action,):
+                with self.around(one.computation_type.value, one.stage_index, -1 if one.microbatch_index is None else one.microbatch_index):
+                    yield one
+
+
+def around_actions(runtime: Any, around: Around) -> None:
+    """The actions of the runtime's next step run inside `around`, messages and what it does about shards too."""
+    row = runtime.pipeline_order_with_comms[runtime.rank]
+    runtime.pipeline_order_with_comms[runtime.rank] = _Actions(runtime, row, around)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """Works that are waited for inside `around`."""
+
+    works: Sequence[Any]
+    around: Callable[[], AbstractContextManager[None]]
+
+    def wait(self) -> None:
+        with self.around():
+            for work in self.works:
+                work.wait()
+
+
+def around_wait(runtime: Any, word: str, chunk: int, microbatch: int, around: Callable[[], AbstractContextManager[None]]) -> None:
+    """What a RECV_F, RECV_B or UNSHARD has just begun is waited for inside `around`, by the action that needs it."""
+    works = {"UNSHARD": runtime.unshard_ops, "RECV_F": runtime.fwd_recv_ops, "RECV_B": runtime.bwd_recv_ops}[word]
+    key = chunk if word == "UNSHARD" else (chunk, microbatch)
+    if works.get(key):
+        works[key] = [_Waits(works[key], around)]
+
+
+def is_sharded(runtime: Any, chunk: int) -> bool:
+    """Whether FSDP2 has a chunk of the rank."""
+    return isinstance(_stage(runtime, chunk).submod, FSDPModule)
+
+
+def message_size(runtime: Any, word: str, chunk: int) -> int:
+    """Bytes of a message between chunks."""
+    meta = _stage(runtime, chunk)._stage_meta
+    tensors = {"SEND_F": meta.outputs, "RECV_F": meta.inputs, "SEND_B": meta.input_grads, "RECV_B": meta.output_grads}[word]
+    return sum(tensor.shape.numel() * tensor.dtype.itemsize for tensor in tensors or () if tensor is not None)
+
+
+def drop_output(runtime: Any, word: str, chunk: int, microbatch: int) -> None:
+    """Forget what the last chunk made of a microbatch, which the runtime keeps for a backward."""
+    stage = _stage(runtime, chunk)
+    if word == "F" and stage.is_last:
+        stage.fwd_cache.pop(microbatch)
+
+
+def _stage(runtime: Any, chunk: int) -> PipelineStage:
+    return next(stage for stage in runtime._stages if stage.stage_index == chunk)
 
 
 def own_intervals(held: torch.Tensor) -> tuple[tuple[int, int], ...]:
