@@ -53,6 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(path / "float.npy", np.zeros(2000))
     plan_file(path, "one", "mbs2")
     plan_file(path, "two", "pp2 mbs2 schedule=1f1b", devices=2)
+    plan_file(path, "halves", "mbs2 schedule=zb-h1")
     tree = path / "tree.txt"
     body = "lane main samples 4 in 1\n  stages embed+2+head on 0\n    all = b[3:1]{., .+1}\norder 1f1b(main)\n"
     tree.write_text(f"plan tree devices 2\n{body}")
@@ -151,6 +152,7 @@ def test_pytorchs_engine_gives_the_losses_of_one_process(folder: Path, said: pyt
     [
         ("one.plan", ["--backend", "torch-natve"], 2, "did you mean torch-native?"),
         ("tree.plan", ["--backend", "torch-native"], 5, "[native.grid]"),
+        ("halves.plan", ["--backend", "torch-native", "--trace", "trace.json"], 2, "has them in halves"),
     ],
 )
 def test_a_backend_that_cannot_is_refused(

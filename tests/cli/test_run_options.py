@@ -68,12 +68,10 @@ def test_the_loss_before_anything_is_learnt_is_that_of_a_step(folder: Path, tmp_
     [
         (["--eval-every", "2"], "need data that are not learnt"),
         (["--eval-data", "nowhere.npy"], "nowhere.npy"),
-        (["--backend", "torch-native", "--eval-data", "kept.npy"], "evaluates nothing"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str) -> None:
-    here = [str(folder / word) if word == "kept.npy" else word for word in more]
-    assert run([*words(folder, "one.plan"), *here]) != 0
+    assert run([*words(folder, "one.plan"), *more]) != 0
     assert said in capsys.readouterr().err
 
 
@@ -129,12 +127,19 @@ def test_ranks_are_asked_what_the_run_is(folder: Path, tmp_path: Path) -> None:
 
 
 def test_one_engine_goes_on_from_the_others_checkpoint(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = ["--checkpoints", str(tmp_path / "kept")]
-    first = [*words(folder, "two.plan", steps=2), *kept, "--backend", "torch-native", "--every", "1", "--quiet"]
+    """What the first evaluates is what one process would, and its trace stands beside the prediction."""
+    kept, lines, measured = ["--checkpoints", str(tmp_path / "kept")], tmp_path / "steps.jsonl", str(tmp_path / "measured.json")
+    more = ["--backend", "torch-native", "--every", "1", "--metrics", str(lines), "--trace", measured, "--quiet"]
+    first = [*evaluating(folder, "two.plan"), *kept, *more]
     subprocess.run([sys.executable, "-m", "shardwright", *first], check=True, timeout=300)
-    alone = [step["loss"] for step in found(capsys, words(folder, "one.plan", steps=3))["steps"]]
-    again = found(capsys, [*words(folder, "one.plan", steps=3), *kept])["steps"]
-    assert [step["loss"] for step in again] == pytest.approx(alone[2:], abs=1e-8)
+    written = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert found(capsys, ["trace", str(folder / "two.plan"), "--compare", measured])["devices"]
+    alone = found(capsys, [*evaluating(folder, "one.plan"), "--steps", str(STEPS + 1)])
+    again = found(capsys, [*words(folder, "one.plan", steps=STEPS + 1), *kept])["steps"]
+    assert [step["loss"] for step in again] == pytest.approx([s["loss"] for s in alone["steps"]][STEPS:], abs=1e-8)
+    evaluated = {line["step"]: line["eval_loss"] for line in written if "eval_loss" in line}
+    assert evaluated == pytest.approx({e["step"]: e["loss"] for e in alone["evaluations"] if e["step"] <= STEPS}, abs=1e-8)
+    assert len(evaluated) == 2
 
 
 @pytest.mark.skipif(find_spec("tensorboard") is not None, reason="TensorBoard is installed")

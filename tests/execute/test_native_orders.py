@@ -16,7 +16,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardwright.errors import StrategyError
-from shardwright.execute.native.torch_private import pipeline
+from shardwright.execute.native.torch_private import forward_only, pipeline
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.program.orders.rows import action_rows
 from shardwright.schedules.entries import actions_of
@@ -73,13 +73,14 @@ def test_torch_reads_our_actions(name: str) -> None:
     assert runtime.stage_index_to_group_rank == {c: stage.base for c, stage in enumerate(plan.lanes[0].stages)}
 
 
+@pytest.mark.parametrize("forward", [False, True])
 @pytest.mark.parametrize("name", HELD)
-def test_messages_are_received_as_they_are_sent(name: str) -> None:
+def test_messages_are_received_as_they_are_sent(name: str, forward: bool) -> None:
     """Messages have no tags: what a rank sends to another comes in that order, so the other must ask for them in that order.
 
     With that a pipeline ends if its actions do, which `schedules.entries.slots` has shown before there is a text.
     """
-    runtime = _loaded(_plan(name))
+    runtime = forward_only(_loaded(_plan(name))) if forward else _loaded(_plan(name))
     rank_of = runtime.stage_index_to_group_rank
     sent: dict[tuple[int, int], list[str]] = {}
     received: dict[tuple[int, int], list[str]] = {}
@@ -93,7 +94,9 @@ def test_messages_are_received_as_they_are_sent(name: str) -> None:
                 received.setdefault((rank_of[stage - step], rank), []).append(f"{kind[-1]}{stage}.{action.microbatch_index}")
     assert sent == received
     borders = sum(rank_of[c] != rank_of[c + 1] for c in range(len(rank_of) - 1))
-    assert sum(map(len, sent.values())) == 2 * borders * MICROBATCHES
+    assert sum(map(len, sent.values())) == (1 if forward else 2) * borders * MICROBATCHES
+    kinds = {action.computation_type.value for actions in runtime.pipeline_order_with_comms.values() for action in actions}
+    assert not forward or kinds == {"F", "SEND_F", "RECV_F", "UNSHARD", "RESHARD"}
 
 
 def test_a_table_of_ones_own_is_read() -> None:

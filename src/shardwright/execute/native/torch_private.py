@@ -42,8 +42,8 @@ def pipeline(stages: Sequence[PipelineStage], *, csv: str, microbatches: int, lo
 def forward_only(runtime: Any) -> Any:
     """The runtime, which runs the forward actions of its order alone from now on, in that order.
 
-    What a forward waits for is forwards, so it is still an order of all ranks. PyTorch loads no table without backwards: its checks still see
-    the whole one.
+    What a forward waits for is forwards, so it is still an order of all ranks. PyTorch loads no table without backwards: its checks see the
+    whole one.
     """
     forwards = {
         rank: [one for action in row if action is not None for one in action.sub_actions or (action,) if one.computation_type.value == "F"]
