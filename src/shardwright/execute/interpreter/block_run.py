@@ -10,6 +10,7 @@ import torch
 from shardwright.execute.interpreter.earlier_slices import EarlierSlices
 from shardwright.execute.numerics.boxes import numbers
 from shardwright.execute.numerics.cuts import is_chosen, is_stand_in
+from shardwright.execute.numerics.merge import image_numbers
 from shardwright.execute.numerics.protocol import Gradients, Values
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.redistribution.edges import Edge, Exit, edges, exits, given_back, is_passed
@@ -54,7 +55,7 @@ def run_forward(
         place = place_of(run.site, operator)
         inputs: list[tuple[torch.Tensor | None, ...]] = []
         for name in operator.inputs:
-            if operator.kind is OperatorKind.EMBEDDING:
+            if _reads_data(operator):
                 continue
             if is_passed(run.block, operator, name):
                 inputs.append(values[name])
@@ -63,7 +64,7 @@ def run_forward(
         if place is None or not ((place.samples and place.positions) or is_routed(operator)):
             values[operator.name] = _nothing(run, operator, values)
             continue
-        inputs += _data(run, operator, place)
+        inputs += _data(run, operator, place, store)
         given = tuple(_given(run, operator, name, one, store) for name, one in zip_longest(operator.inputs, inputs, fillvalue=""))
         if run.site.whole:
             given = past.longer(operator, given, part=len(run.site.earlier))
@@ -165,8 +166,19 @@ def _brought(
     return tuple(found)
 
 
-def _data(run: BlockRun, operator: Operator, place: OperatorShare) -> list[tuple[torch.Tensor | None, ...]]:
-    """Token ids of a lookup (a teacher's are those of the text), features of a first layer, labels of a loss."""
+def _reads_data(operator: Operator) -> bool:
+    """Its only input is of the batch."""
+    return operator.kind is OperatorKind.EMBEDDING or operator.reads_features
+
+
+def _data(run: BlockRun, operator: Operator, place: OperatorShare, store: ParameterStore) -> list[tuple[torch.Tensor | None, ...]]:
+    """Token ids of a lookup (a teacher's are those of the text), patches of a tower, numbers of image tokens, labels of a loss."""
+    if operator.reads_features:
+        return [(_rows(run.data[run.block.sequence], place.samples, place.positions).to(store.precision.compute),)]
+    if operator.merges:
+        assert place.settings.image is not None, "a model whose image tokens have no place is refused"
+        order = image_numbers(run.data[run.block.sequence], place.settings.image, tokens=place.memory_length)
+        return [(_rows(order, place.samples, place.positions).unsqueeze(-1),)]
     if operator.kind is OperatorKind.EMBEDDING:
         ids = run.data[TEXT if run.block.sequence == TEACHER else run.block.sequence]
         return [(_rows(ids, place.samples, place.positions).unsqueeze(-1),)]
@@ -230,7 +242,7 @@ def run_backward(run: BlockRun, state: LayerState, gradients: Gradients, store: 
             backs = yield from scoped(numerics_of(operator).input_grad(place, ran.saved, ran.grads, weights), (*run.key, "I"))
             if run.site.whole:
                 backs = past.shorter(operator, backs)
-        if operator.kind is OperatorKind.EMBEDDING:
+        if _reads_data(operator):
             continue
         for number, name in enumerate(operator.inputs):
             if name in constant:

@@ -171,7 +171,7 @@ class Walker:
             base=stage.base,
             length=slices[part] if sliced else work.lengths[block.sequence],
             memory_length=work.lengths.get(block.memory, 0),
-            settings=self.store.settings,
+            settings=self.store.settings.of_block(block.name),
             start=starts[part] if sliced else 0,
             whole=work.lengths[block.sequence] if sliced else 0,
             earlier=tuple(zip(starts, slices, strict=True))[:part],

@@ -18,8 +18,8 @@ class Linear:
     """y_i = f_i (x W_i (+ b_i)) for every extent written (f_i: `Operator.factors`); x: the first extent of every input, side by side.
 
     Where the contracted dim is cut, y is a part of a sum, and the device of the first part adds the bias (and has its gradient).
-    Adapters A, B_i add (x A) B_i to each. Another parameter beside weights and biases (the position table of a patch
-    projection) is not used; its gradient is zero.
+    Adapters A, B_i add (x A) B_i to each. Another parameter beside weights and biases (tables of `Patches`) is not used; its gradient is
+    zero.
     """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:

@@ -14,7 +14,9 @@ from shardwright.execute.numerics.experts import GroupedLinear, Permute, Unpermu
 from shardwright.execute.numerics.linear import Linear
 from shardwright.execute.numerics.local import Local
 from shardwright.execute.numerics.loss import Loss
+from shardwright.execute.numerics.merge import Merge
 from shardwright.execute.numerics.norm import Norm
+from shardwright.execute.numerics.patches import Patches
 from shardwright.execute.numerics.protocol import Numerics
 from shardwright.execute.numerics.residual import Residual
 from shardwright.execute.numerics.rotary import Rotary
@@ -61,7 +63,11 @@ def numerics_of(operator: Operator) -> Numerics:
             rule="execute.adapters",
         )
     found = Divergence() if operator.is_taught else NUMERICS.get(operator.kind)
-    if operator.kind is OperatorKind.PERMUTE and operator.experts is not None:
+    if operator.reads_features:
+        found = Patches()
+    elif operator.merges:
+        found = Merge()
+    elif operator.kind is OperatorKind.PERMUTE and operator.experts is not None:
         found = _moves(operator)
     if found is None:
         raise StrategyError(

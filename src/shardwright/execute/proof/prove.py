@@ -16,6 +16,8 @@ from shardwright.execute.shares.parameters import Key, seeded
 from shardwright.execute.training.step import StepResult, differences, run_step, unsplit
 from shardwright.execute.transport.record import Trace
 from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.model.blocks.vision import IMAGE
+from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import indices, largest_remainder
@@ -81,7 +83,10 @@ def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress
 
 
 def made_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torch.Tensor]:
-    """Random token ids of every sequence of the job, and labels of the text; one label in eight is left out of the loss."""
+    """Random token ids of every sequence of the job, and labels of the text; one label in eight is left out of the loss.
+
+    Of images random patches, behind a class token's zeros where the model has one; their tokens' places in the text are drawn too.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def ids(tokens: int) -> torch.Tensor:
@@ -90,7 +95,22 @@ def made_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torch.
     batch = {s.name: ids(s.tokens) for s in job.sequences}
     labels = ids(job.sequence_length)
     left_out = torch.rand(labels.shape, generator=generator) < 1 / 8
-    return batch | {"labels": labels.masked_fill(left_out, -1)}
+    return _with_images(model, job, batch, generator) | {"labels": labels.masked_fill(left_out, -1)}
+
+
+def _with_images(model: Model, job: TrainingJob, batch: dict[str, torch.Tensor], generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """A batch with places in its texts and patches, of a model that reads images."""
+    image = model.settings.image
+    first = next((o for b in model.blocks for o in b.operators if o.reads_features), None)
+    if image is None or first is None:
+        return batch
+    tokens = batch[IMAGE].shape[1]
+    text = batch[TEXT].masked_fill(batch[TEXT] == image.token, (image.token + 1) % model.vocab)
+    drawn = torch.rand(text.shape, generator=generator).argsort(1).argsort(1)
+    patches = torch.randn((job.global_batch, tokens, first.reads[0].size), generator=generator, dtype=torch.float64)
+    if any(p.name.endswith(".class") for p in first.parameters):
+        patches[:, 0] = 0.0
+    return batch | {TEXT: text.masked_fill(drawn < tokens - image.first, image.token), IMAGE: patches}
 
 
 def _fewest(sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts, ...], ...]) -> int:

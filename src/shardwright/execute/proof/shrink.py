@@ -33,7 +33,7 @@ def shrink(model: Model, *, most: int = 0, vocab: int = VOCAB) -> Model:
     """
     divisor = min(largest_divisor(model), most or largest_divisor(model))
     blocks = tuple(_block(b, divisor, vocab) for b in model.blocks)
-    settings = _settings(model, divisor)
+    settings = _settings(model, divisor, vocab=min(model.vocab, vocab))
     return replace(model, blocks=blocks, hidden=model.hidden // divisor, vocab=min(model.vocab, vocab), settings=settings)
 
 
@@ -101,9 +101,13 @@ def largest_divisor(model: Model) -> int:
     return divisor
 
 
-def _settings(model: Model, divisor: int) -> Settings:
-    """Numbers of the small model: where every pair of turned elements has a factor, those of the pairs that are left."""
+def _settings(model: Model, divisor: int, *, vocab: int) -> Settings:
+    """Numbers of the small model: where every pair of turned elements has a factor, those of the pairs that are left; the image's token
+    is in the small vocabulary.
+    """
     known = model.settings
+    if known.image is not None:
+        known = replace(known, image=replace(known.image, token=min(known.image.token, vocab - 1)))
     if not isinstance(known.longer, LongRotary):
         return known
     widths = {o.reads[0].quantum // divisor for b in model.blocks for o in b.operators if o.kind is OperatorKind.ROTARY}

@@ -13,25 +13,25 @@ from shardwright.program.layout.layout import count, normal
 
 def looks_around(operator: Operator, number: int) -> bool:
     """Whether an output depends on other positions of the operator's extent `number`, counted over all its inputs: keys, values, and
-    whatever a convolution or a recurrence reads.
+    whatever a convolution or a recurrence reads, and image tokens.
     """
     if operator.kind in (OperatorKind.CONV, OperatorKind.SCAN):
         return True
-    return operator.attention is not None and number in (1, 2)
+    return number == 1 if operator.merges else operator.attention is not None and number in (1, 2)
 
 
 @lru_cache(maxsize=65536)
 def is_spread(cells: StageCells, operator: Operator, *, length: int, memory_length: int) -> bool:
     """Every device is brought all positions of what the operator looks around in.
 
-    So it is where positions of a convolution or recurrence are cut; and of a core, where the devices of the parts do not match one to one
+    So it is where positions of a convolution, a recurrence or a merge are cut; and of a core, where the devices of the parts do not match one to one
     (trees whose branches cut different dims), so that nobody could pass keys round or gather them.
 
     Args:
         length: positions of the block's sequence, or of the slice at work. memory_length: of its memory.
     """
     own = cells.cells.get(operator.klass, {})
-    if operator.kind in (OperatorKind.CONV, OperatorKind.SCAN):
+    if operator.merges or operator.kind in (OperatorKind.CONV, OperatorKind.SCAN):
         boxes = [token_box(cell, samples=cells.samples, length=length) for cell in own.values()]
         return any(positions != ((0, length),) for samples, positions in boxes if samples and positions)
     if operator.attention is None:

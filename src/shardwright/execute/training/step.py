@@ -101,21 +101,21 @@ def forward_work(model: Model, plan: Plan, *, length: int = 1) -> DeviceWork:
 
 
 def _require_executable(model: Model) -> None:
-    """Raise for what no device could compute: runs that read features, and blocks that read several streams."""
+    """Raise for what no device could compute: towers of which only sizes are known, and blocks that read several streams."""
     numbers = {run.name: i for i, run in enumerate(model.runs)}
     for number, one in enumerate(model.runs):
         block = model.blocks[one.block]
         first = block.operators[0]
         streams = [name for name in one.inputs if not model.is_memory(number, numbers[name])]
         reason = ""
-        if not one.inputs and first.kind is not OperatorKind.EMBEDDING:
-            reason = f"{one.name}.{first.name} reads features of {block.sequence}, not tokens"
+        if not one.inputs and first.kind is not OperatorKind.EMBEDDING and model.settings.image is None:
+            reason = f"{one.name}.{first.name} reads features of {block.sequence}, and of this tower only the sizes are known"
         elif len(streams) > 1 or (streams and first.kind is OperatorKind.EMBEDDING and first.inputs):
             reason = f"{one.name}.{first.name} merges {' and '.join(streams)}"
         if reason:
             raise StrategyError(
                 f"{reason}: that cannot be executed yet",
-                hint="choose a model of text alone, or simulate the plan instead",
+                hint="choose a model of text alone or a LLaVA, or simulate the plan instead",
                 rule="execute.operator",
                 path=one.name,
             )

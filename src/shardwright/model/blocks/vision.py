@@ -1,7 +1,7 @@
 """Vision + language: a vision transformer, a projector, and a language model whose embedding takes the projected image in.
 
-Sequences: the transformer and the projector run over ``image``, whose tokens are patches; ``text`` counts all positions of the
-language model, image tokens among them. Where a projector merges several patches into one token, its operators carry the share of a
+Sequences: the transformer and the projector run over ``image``, whose tokens are patches, behind a class token where the model has one;
+``text`` counts all positions of the language model, image tokens among them. Where a projector merges several patches into one token, its operators carry the share of a
 token's work that falls to one patch (see `projector_operators`). The runs form a chain: ``vision_embed``, ``vision``, ``projector``,
 ``embed``, layers, ``head``; ``embed`` looks up the job's token ids and writes image tokens (its memory, from ``projector``) over the
 placeholders.
@@ -28,7 +28,7 @@ class VisionShape:
     Args:
         layers, hidden, heads, ffn: of the transformer; hidden is a multiple of heads.
         patch: input elements of a patch (channels x frames x pixels).
-        positions: elements of learned position and class tables; 0 = none.
+        rows: of the table of learned positions; 0 = none. class_token: one learned token before the patches of an image.
         bias: of all projections and norms of a layer. norm_bias: LayerNorms (else RMSNorms).
         gated: feed-forward with a gate. qk_norm: norms of queries and keys. post_norms: norms behind the sub-blocks too.
         patch_bias: of the patch projection. norm_before, norm_after: norms around the stack.
@@ -39,7 +39,8 @@ class VisionShape:
     heads: int
     ffn: int
     patch: int
-    positions: int = 0
+    rows: int = 0
+    class_token: bool = False
     bias: bool = True
     norm_bias: bool = True
     gated: bool = False
@@ -56,9 +57,11 @@ def vision_blocks(shape: VisionShape) -> tuple[Block, Block]:
     project = linear(
         "patch", source=INPUT, reads=(hidden_extent(shape.patch),), writes=(width,), klass=OperatorClass.EMBED, bias=shape.patch_bias
     )
-    if shape.positions:
-        table = Parameter(name="patch.positions", extents=(hidden_extent(shape.positions),), klass=ParameterClass.EMBED)
-        project = replace(project, parameters=(*project.parameters, table))
+    tables = [("class", (width,))] if shape.class_token else []
+    if shape.rows:
+        tables.append(("positions", (Extent(dim=Dim.SEQUENCE, size=shape.rows), width)))
+    learned = (Parameter(name=f"patch.{name}", extents=extents, klass=ParameterClass.EMBED) for name, extents in tables)
+    project = replace(project, parameters=(*project.parameters, *learned))
     before = (norm("norm", source="patch", hidden=shape.hidden, bias=shape.norm_bias),) if shape.norm_before else ()
     head_dim = shape.hidden // shape.heads
     core = AttentionShape(heads=shape.heads, kv_heads=shape.heads, head_dim=head_dim, value_dim=head_dim, mask=Mask.FULL)

@@ -138,5 +138,6 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     "T5ForConditionalGeneration": replace(_T5, activation="relu"),
     "MT5ForConditionalGeneration": replace(_T5, activation="gated-gelu", tied_scaled=False),
     "UMT5ForConditionalGeneration": replace(_T5, activation="gated-gelu"),
+    "LlavaForConditionalGeneration": _PLAIN,
 }
 """By architecture. Values as in the configuration classes of Transformers 5 (github.com/huggingface/transformers)."""

@@ -10,7 +10,9 @@ from dataclasses import replace
 from math import inf, sqrt
 from typing import Any, Final
 
+from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.families.classes import BY_LAYER, CLASSES, FACTORS, UNKNOWN, ClassSettings
+from shardwright.model.families.images import image_differences, image_input, tower_settings
 from shardwright.model.families.positions import (
     COMPUTED,
     ORIGINAL,
@@ -22,22 +24,12 @@ from shardwright.model.families.positions import (
     rope_of,
     share_of,
 )
+from shardwright.model.families.spelled import SPELLED
 from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields, shown
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.settings import ACTIVATIONS, USUAL, LongRotary, Settings, YarnRotary
 
-SPELLED: Final = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "quick_gelu": "quick_gelu",
-    "relu": "relu",
-    "relu2": "relu2",
-    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh"),
-}
-"""Names of activations in configurations, and ours."""
 ACTIVATION = (
     *("hidden_activation", "hidden_act", "activation_function", "activation", "mlp_hidden_act", "dense_act_fn"),
     "feed_forward_proj",
@@ -91,6 +83,8 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         bias_reach=fields.integer("relative_attention_max_distance", default=128) if _biased(model) else 128,
         temper=_temper(fields, model),
         share_factor=fields.number("routed_scaling_factor", minimum=0.0, maximum=1e6, default=own.share_factor),
+        image=image_input(config, model=model, source=source),
+        own=tower_settings(config, model=model, source=source),
     )
 
 
@@ -104,6 +98,7 @@ def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
         *_routing(config, model, own),
         *_scores(config, own, model),
         *_scans(config, model),
+        *image_differences(config, model=model),
     )
     return (*own.differs, *(c for c in checks if c))
 
@@ -205,7 +200,8 @@ def _width_factor(fields: Fields, own: ClassSettings) -> float:
 
 def _asked(config: Mapping[str, Any], model: Model) -> tuple[str, set[bool]]:
     """The activation that is written, and whether feed-forwards multiply it by a second half."""
-    gated = {o.gated for b in model.blocks for o in b.operators if o.kind is OperatorKind.ACTIVATION and len(o.inputs) == 1}
+    language = [b for b in model.blocks if b.sequence != IMAGE]
+    gated = {o.gated for b in language for o in b.operators if o.kind is OperatorKind.ACTIVATION and len(o.inputs) == 1}
     own = CLASSES.get(model.architecture, UNKNOWN)
     asked = next((str(config[k])[:40] for k in ACTIVATION if config.get(k)), own.activation)
     return own.legacy.get(asked, asked), gated

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from shardwright.model.blocks.vision import ProjectorShape, VisionShape, joined_model, projector_operators
 from shardwright.model.families.huggingface import built
+from shardwright.model.families.images import MAX_PATCH, STRATEGIES
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.fields import MAX_FFN, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 
-MAX_PATCH: Final = 2**12
 MAX_POSITIONS: Final = 2**24
 LLAVA_TEXTS: Final = ("llama", "mistral", "qwen2")
 
@@ -32,7 +32,7 @@ def _tower(vision: Fields, *, patch: int, rows: int = 0, layers: str = "", heads
     """The vision transformer of a section; its heads must divide its width.
 
     Args:
-        patch: input elements of a patch. rows: of learned position and class tables. layers, heads: fields that say how many, if not the
+        patch: input elements of a patch. rows: of the table of learned positions. layers, heads: fields that say how many, if not the
             usual ones. prefix: of the usual fields. more: of the shape.
     """
     hidden = vision.integer(f"{prefix}hidden_size", maximum=MAX_HIDDEN)
@@ -45,7 +45,7 @@ def _tower(vision: Fields, *, patch: int, rows: int = 0, layers: str = "", heads
         heads=count,
         ffn=vision.integer(f"{prefix}intermediate_size", maximum=MAX_FFN),
         patch=patch,
-        positions=rows * hidden,
+        rows=rows,
         **more,
     )
 
@@ -56,6 +56,8 @@ def build_llava(fields: Fields) -> Model:
     Only the layers up to that one run; the stored ones behind it are left out (they have no gradient and no use).
     """
     text, vision = text_fields(fields), fields.section("vision_config")
+    tied = [one.flag("tie_word_embeddings", default=False) for one in (fields, text)]
+    text = text.replaced("tie_word_embeddings", any(tied))
     kind = text.string("model_type")
     if kind not in LLAVA_TEXTS:
         text.fail(f"text_config.model_type = {kind[:40]!r} is not supported", hint=f"supported: {', '.join(LLAVA_TEXTS)}")
@@ -63,8 +65,9 @@ def build_llava(fields: Fields) -> Model:
         vision.unsupported("vision_config.model_type other than clip_vision_model")
     patch, size = vision.integer("patch_size", maximum=MAX_PATCH), vision.integer("image_size", maximum=MAX_POSITIONS)
     channels = vision.integer("num_channels", default=3, maximum=64)
-    shape = _tower(vision, patch=channels * patch**2, rows=(size // patch) ** 2 + 2, norm_before=True)
+    shape = _tower(vision, patch=channels * patch**2, rows=(size // patch) ** 2 + 1, class_token=True, norm_before=True)
     layers = shape.layers
+    fields.choice("vision_feature_select_strategy", allowed=STRATEGIES, default=STRATEGIES[0])
     feature = fields.integer("vision_feature_layer", minimum=-MAX_LAYERS, maximum=MAX_LAYERS, default=-2)
     used = layers + 1 + feature if feature < 0 else feature
     if not 1 <= used <= layers:

@@ -187,6 +187,16 @@ class Operator:
         return stream and bool(self.reads) and not self.name.endswith("combine")
 
     @property
+    def reads_features(self) -> bool:
+        """A projection of data that are no tokens (patches of images)."""
+        return self.kind is OperatorKind.LINEAR and self.klass is OperatorClass.EMBED
+
+    @property
+    def merges(self) -> bool:
+        """It writes what another sequence made over places of its own (image tokens over placeholders)."""
+        return self.kind is OperatorKind.PERMUTE and self.klass is OperatorClass.STREAM and self.experts is None
+
+    @property
     def is_taught(self) -> bool:
         """A loss that reads a teacher's logits, its last input, beside the model's own."""
         return self.kind is OperatorKind.LOSS and len(self.inputs) > 1

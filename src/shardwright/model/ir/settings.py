@@ -83,6 +83,21 @@ Longer = LongerRotary | YarnRotary | DynamicRotary | LongRotary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageInput:
+    """How images come into a text.
+
+    Args:
+        token: of the text, over which image tokens are written: its k-th place in a sample has the k-th of them.
+        patch: channels, rows and columns of pixels of a patch, in the order of the elements that its projection reads.
+        first: image tokens before the first that is written (a class token that only the tower reads: 1).
+    """
+
+    token: int
+    patch: tuple[int, int, int]
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What operators compute with beside sizes and parameters.
 
@@ -103,6 +118,8 @@ class Settings:
         sigmoid_scores: scores of experts are sigmoids, whether or not their choice is corrected.
         bias_reach: distance from which on all keys of a direction have one learned bias (`Operator.distances`).
         temper: (positions, strength) of queries that grow with their position p: 1 + strength ln(1 + floor((p + 1) / positions)).
+        image: of a model whose tower's numbers are known; None = it reads no images, or only its sizes are known.
+        own: of blocks that compute with other numbers, by name (an image tower, its projector).
     """
 
     rope_base: float = 10000.0
@@ -126,6 +143,12 @@ class Settings:
     sigmoid_scores: bool = False
     bias_reach: int = 128
     temper: tuple[float, float] = (8192.0, 0.1)
+    image: ImageInput | None = None
+    own: tuple[tuple[str, Settings], ...] = ()
+
+    def of_block(self, name: str) -> Settings:
+        """Those that a block computes with."""
+        return next((settings for block, settings in self.own if block == name), self)
 
     def of_layers(self, *, local: bool) -> Settings:
         """Those of layers with a window (`local`), or of the others."""
