@@ -55,6 +55,23 @@ T5: Config = {
     "eos_token_id": 0,
 }
 """An encoder and a decoder; distances of short sequences are beyond those that have a bias each."""
+LLAVA: Config = {
+    "architectures": ["LlavaForConditionalGeneration"],
+    "image_token_index": 18,
+    "text_config": {**{key: value for key, value in PLAIN.items()}, "model_type": "llama"},
+    "vision_config": {
+        "model_type": "clip_vision_model",
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "image_size": 8,
+        "patch_size": 4,
+        "projection_dim": 16,
+    },
+}
+"""Images of four patches."""
+IMAGE_TOKENS = 5
 PUBLISHED: dict[str, Config] = {
     "smollm3": {**PLAIN, "architectures": ["SmolLM3ForCausalLM"], "num_hidden_layers": 4, "tie_word_embeddings": True},
     "smollm3 listed": {
@@ -262,6 +279,8 @@ PUBLISHED: dict[str, Config] = {
     "mt5": {**T5, "architectures": ["MT5ForConditionalGeneration"]},
     "umt5": {**T5, "architectures": ["UMT5ForConditionalGeneration"]},
     "umt5 untied": {**T5, "architectures": ["UMT5ForConditionalGeneration"], "feed_forward_proj": "gelu", "tie_word_embeddings": False},
+    "llava": LLAVA,
+    "llava whole": {**LLAVA, "vision_feature_select_strategy": "full", "vision_feature_layer": 1, "multimodal_projector_bias": False},
     "gemma2": {**GEMMA2, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0},
 }
 
@@ -320,21 +339,46 @@ def publish(name: str, folder: Path) -> Any:
 
 
 def sequences_of(model: Model, *, tokens: int) -> tuple[SequenceLength, ...]:
-    """A text of so many tokens, and for an encoder two fewer."""
-    names = dict.fromkeys(("text", *(block.sequence for block in model.blocks)))
-    return tuple(SequenceLength(name=name, tokens=tokens - 2 * (name != "text")) for name in names)
+    """A text of so many tokens, for an encoder two fewer, and whole images."""
+    lengths = {"text": tokens, "encoder": tokens - 2, "image": IMAGE_TOKENS}
+    return tuple(SequenceLength(name=name, tokens=lengths[name]) for name in dict.fromkeys(("text", *(b.sequence for b in model.blocks))))
 
 
 def batch_of(published: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Tokens and labels of (samples, tokens + 1); an encoder reads them backwards, but for the first three."""
+    """Tokens and labels of (samples, tokens + 1); an encoder reads them backwards, but for the first three. Images are drawn."""
+    if hasattr(published.config, "vision_config"):
+        return with_images(published, ids)
     others = {"encoder": ids.flip(1)[:, :-3]} if getattr(published.config, "is_encoder_decoder", False) else {}
     return {"text": ids[:, :-1], "labels": ids[:, 1:], **others}
+
+
+def with_images(published: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Texts with places for an image each, drawn too; ``pixels`` are for Transformers."""
+    config, generator = published.config, torch.Generator().manual_seed(int(ids.sum()))
+    side, patch, token = config.vision_config.image_size, config.vision_config.patch_size, config.image_token_index
+    pixels = torch.randn((len(ids), config.vision_config.num_channels, side, side), generator=generator, dtype=torch.float64)
+    patches = torch.nn.functional.unfold(pixels, patch, stride=patch).mT
+    text = ids[:, :-1].masked_fill(ids[:, :-1] == token, 0)
+    drawn = torch.rand(text.shape, generator=generator).argsort(1).argsort(1)
+    places = drawn < patches.shape[1] + (config.vision_feature_select_strategy == "full")
+    image = torch.nn.functional.pad(patches, (0, 0, 1, 0))
+    return {"text": text.masked_fill(places, token), "labels": ids[:, 1:], "image": image, "pixels": pixels}
+
+
+def without_use(published: Any, name: str) -> bool:
+    """A parameter that no output reads: of a tower, what lies behind the layer whose features are taken."""
+    feature = getattr(published.config, "vision_feature_layer", None)
+    layers = published.config.vision_config.num_hidden_layers if feature is not None else 0
+    behind = range(feature if feature >= 0 else layers + 1 + feature, layers) if feature is not None else ()
+    return feature is not None and any(part in name for part in ("post_layernorm", *(f"encoder.layers.{i}." for i in behind)))
 
 
 def logits_of(published: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """What Transformers' model makes of a batch."""
     if "encoder" in batch:
         return published(input_ids=batch["encoder"], decoder_input_ids=batch["text"]).logits
+    if "pixels" in batch:
+        return published(input_ids=batch["text"], pixel_values=batch["pixels"].to(published.dtype)).logits
     return published(input_ids=batch["text"]).logits
 
 

@@ -27,7 +27,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parser import parse_plan
-from tests.execute.published_configs import batch_of, in_double, logits_of, sequences_of
+from tests.execute.published_configs import batch_of, in_double, logits_of, sequences_of, without_use
 from tests.execute.published_families import ALL, first_of_each
 from tests.execute.saved import save
 from tests.execute.trained import train
@@ -50,6 +50,8 @@ def split(model: Model) -> Plan:
     first, last = f"embed+{layers - 1}", "1+head"
     if "encoder" in counts:
         first, last = f"encoder_embed+encoder:{counts['encoder']}+encoder_norm+embed+decoder:1", f"decoder:{counts['decoder'] - 1}+head"
+    if "vision" in counts:
+        first = f"vision_embed+vision:{counts['vision']}+projector+{first}"
     routed = any(o.kind is OperatorKind.ROUTE for block in model.blocks for o in block.operators)
     experts = "    router = s2\n    experts = e2\n" if routed else ""
     return parse_plan(
@@ -81,11 +83,12 @@ def loss_of(published: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def opened(folder: Path, architecture: str, *, dtype: torch.dtype = torch.float64) -> Any:
-    """Transformers' model of a folder, none of whose tensors is missing or unknown."""
+    """Transformers' model of a folder, none of whose tensors is missing or unknown, but for those that no output reads."""
     model, found = getattr(transformers, architecture).from_pretrained(
         folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager", output_loading_info=True
     )
-    assert not any(found[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), found
+    missing = {name for name in found["missing_keys"] if not without_use(model, name)}
+    assert not any((missing, found["unexpected_keys"], found["mismatched_keys"])), found
     return model.eval()
 
 
@@ -163,5 +166,5 @@ def test_five_steps_of_a_split_plan_are_those_of_transformers(tmp_path: Path, na
     frozen = SavedSource(saved=read(save(members, known, tmp_path / "run"), model=model), frozen=source)
     save_weights(frozen, model=model, config=config, folder=tmp_path / "last", dtype=torch.float64)
     trained = dict(opened(tmp_path / "last", architecture).named_parameters())
-    for key, parameter in published.named_parameters():
+    for key, parameter in ((name, p) for name, p in published.named_parameters() if not without_use(published, name)):
         torch.testing.assert_close(trained[key], parameter, rtol=0, atol=TOLERANCE, msg=lambda said, key=key: f"{key}: {said}")

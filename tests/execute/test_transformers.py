@@ -51,7 +51,7 @@ def tried() -> list[Any]:
 @pytest.mark.parametrize("name", tried())
 def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     published = _published(name, tmp_path / "weights")
-    ids = torch.randint(0, published.config.vocab_size, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
+    ids = torch.randint(0, published.config.get_text_config().vocab_size, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
     model = load_config(tmp_path / "weights" / "config.json")
     assert not model.differs
     batch = batch_of(published, ids)

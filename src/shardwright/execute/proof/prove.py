@@ -13,6 +13,7 @@ from shardwright.execute.proof.reach import reach_of, short_reach
 from shardwright.execute.proof.shorten import num_operators, shortened
 from shardwright.execute.proof.shrink import shrink_for
 from shardwright.execute.shares.parameters import Key, seeded
+from shardwright.execute.training.image_files import has_class_token, patch_operator
 from shardwright.execute.training.step import StepResult, differences, run_step, unsplit
 from shardwright.execute.transport.record import Trace
 from shardwright.job.training import SequenceLength, TrainingJob
@@ -101,14 +102,14 @@ def made_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torch.
 def _with_images(model: Model, job: TrainingJob, batch: dict[str, torch.Tensor], generator: torch.Generator) -> dict[str, torch.Tensor]:
     """A batch with places in its texts and patches, of a model that reads images."""
     image = model.settings.image
-    first = next((o for b in model.blocks for o in b.operators if o.reads_features), None)
+    first = patch_operator(model)
     if image is None or first is None:
         return batch
     tokens = batch[IMAGE].shape[1]
     text = batch[TEXT].masked_fill(batch[TEXT] == image.token, (image.token + 1) % model.vocab)
     drawn = torch.rand(text.shape, generator=generator).argsort(1).argsort(1)
     patches = torch.randn((job.global_batch, tokens, first.reads[0].size), generator=generator, dtype=torch.float64)
-    if any(p.name.endswith(".class") for p in first.parameters):
+    if has_class_token(first):
         patches[:, 0] = 0.0
     return batch | {TEXT: text.masked_fill(drawn < tokens - image.first, image.token), IMAGE: patches}
 

@@ -11,8 +11,10 @@ import numpy as np
 import torch
 
 from shardwright.execute.interpreter.device import Batch
+from shardwright.execute.training.image_files import patches_of
 from shardwright.execute.training.token_files import TEXT, open_rows
 from shardwright.job.training import TrainingJob
+from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.graph import Model
 
 
@@ -21,22 +23,25 @@ class TokenBatches:
     """Tokens of every sequence, on disk, cut into windows.
 
     Args:
-        rows: of every sequence, its tokens. lengths: tokens of a window. samples: windows of a step.
-        seed: of the order; None = as they stand.
+        rows: of every sequence, its tokens; of images, one a row. lengths: tokens of a window. samples: windows of a step.
+        model: that reads them. seed: of the order; None = as they stand.
 
     Window k of a sequence begins at token k x length; that of the text has one token more, which is only predicted, and is the first of
-    the next. Sample k is window k of every sequence. A pass reads every window once, in an order of its own.
+    the next. Sample k is window k of every sequence, and image k. A pass reads every window once, in an order of its own. What a place of
+    an image token would predict, or be predicted as, is no token: as a label such a place is left out of the loss.
     """
 
     rows: Mapping[str, np.ndarray]
     lengths: Mapping[str, int]
     samples: int
+    model: Model
     seed: int | None = None
 
     @property
     def windows(self) -> int:
         """Samples of a pass: of the sequence that has fewest."""
-        return min((len(row) - (name == TEXT)) // self.lengths[name] for name, row in self.rows.items())
+        counts = {name: len(row) if name == IMAGE else (len(row) - (name == TEXT)) // self.lengths[name] for name, row in self.rows.items()}
+        return min(counts.values())
 
     def passes(self, steps: int) -> float:
         """How often so many steps read all windows: above 1, tokens are seen again."""
@@ -54,10 +59,16 @@ class TokenBatches:
         """The batch of a step, counted from 0; after the last window a new pass begins, within a batch if need be."""
         windows, result = self.order(step), {}
         for name, row in self.rows.items():
+            if name == IMAGE:
+                result[name] = torch.from_numpy(patches_of(row[windows], model=self.model))
+                continue
             length = self.lengths[name]
             taken = [row[k * length : (k + 1) * length + (name == TEXT)].astype(np.int64) for k in windows]
             result[name] = torch.from_numpy(np.stack(taken))
-        return {**result, TEXT: result[TEXT][:, :-1], "labels": result[TEXT][:, 1:]}
+        labels, image = result[TEXT][:, 1:], self.model.settings.image
+        if image is not None and IMAGE in result:
+            labels = labels.masked_fill(labels == image.token, -1)
+        return {**result, TEXT: result[TEXT][:, :-1], "labels": labels}
 
 
 def shuffled(place: int, count: int, *, seed: tuple[int, ...]) -> int:
@@ -91,4 +102,5 @@ def open_tokens(
         DataError: as `token_files.open_rows`.
     """
     rows = open_rows(files, model=model, job=job, share=share)
-    return TokenBatches(rows=rows, lengths={s.name: s.tokens for s in job.sequences}, samples=job.global_batch, seed=seed)
+    lengths = {s.name: s.tokens for s in job.sequences}
+    return TokenBatches(rows=rows, lengths=lengths, samples=job.global_batch, model=model, seed=seed)

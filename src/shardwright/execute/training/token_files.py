@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from shardwright.errors import DataError
+from shardwright.execute.training.image_files import open_images, require_places
 from shardwright.job.training import TrainingJob
+from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.graph import Model
 
 CHUNK = 1 << 24
@@ -21,7 +23,7 @@ TEXT = "text"
 def open_rows(
     files: Path | Mapping[str, Path], *, model: Model, job: TrainingJob, share: tuple[int, int] | None = (0, 1)
 ) -> dict[str, np.ndarray]:
-    """Open a ``.npy`` file of one row of integers for each sequence, and refuse what no step could use.
+    """Open a ``.npy`` file of one row of integers for each sequence, of images one of an image a row, and refuse what no step could use.
 
     Args:
         files: of every sequence, or of the text alone. share: (i, n): look at every n-th piece of a file for tokens outside the
@@ -29,7 +31,7 @@ def open_rows(
 
     Raises:
         DataError: no file, or another sequence than the job's; not such a file; another dtype than its description says; shorter than a
-            batch; a token outside the vocabulary. File, number and what to change are said.
+            batch; a token outside the vocabulary; images that do not fit (`image_files`). File, number and what to change are said.
     """
     given = {TEXT: files} if isinstance(files, Path) else dict(files)
     lengths = {s.name: s.tokens for s in job.sequences}
@@ -37,7 +39,8 @@ def open_rows(
         shown = ", ".join(str(path) for path in given.values())
         wanted = "no file has the" if name in lengths else "the job has no"
         raise DataError(f"{shown}: {wanted} sequence {name}", hint=f"give one file for each of {', '.join(lengths)}")
-    rows = {name: _row(path) for name, path in given.items()}
+    rows = {name: _row(path) for name, path in given.items() if name != IMAGE}
+    images = {name: open_images(path, model=model, job=job) for name, path in given.items() if name == IMAGE}
     for name, row in rows.items():
         _require_described(given[name], row, vocab=model.vocab)
         wanted_tokens = job.global_batch * lengths[name] + (name == TEXT)
@@ -49,7 +52,8 @@ def open_rows(
     if share is not None:
         for name, row in rows.items():
             _require_inside(given[name], row, vocab=model.vocab, share=share)
-    return rows
+        require_places(given[TEXT], rows[TEXT], model=model, job=job, share=share, at_once=CHUNK)
+    return rows | images
 
 
 def _row(path: Path) -> np.ndarray:

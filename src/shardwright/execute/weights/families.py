@@ -11,6 +11,8 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.execute.weights.layers import (
     BLOOM,
+    CLIP,
+    CLIP_EMBED,
     CODE,
     EXPERTS,
     FUSED_GATE,
@@ -302,6 +304,19 @@ FAMILIES: Final[Mapping[str, Family]] = {
         )
         for architecture in ("T5ForConditionalGeneration", "MT5ForConditionalGeneration", "UMT5ForConditionalGeneration")
     },
+    "LlavaForConditionalGeneration": Family(
+        name="LlavaForConditionalGeneration",
+        outer=renamed(OUTER, "", "language_model."),
+        layers=LLAMA,
+        stem="language_model.model.layers.{layer}.",
+        base="vision_tower.vision_model.",
+        instead="vision_tower.",
+        stacks={
+            "vision_embed": Stack(rules=CLIP_EMBED, stem="vision_tower.vision_model."),
+            "vision": Stack(rules=CLIP, stem="vision_tower.vision_model.encoder.layers.{layer}."),
+            "projector": Stack(rules={**linear("up", "linear_1"), **linear("down", "linear_2")}, stem="multi_modal_projector."),
+        },
+    ),
     "GPT2LMHeadModel": Family(
         name="GPT2LMHeadModel",
         outer={

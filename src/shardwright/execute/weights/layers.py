@@ -131,6 +131,19 @@ def t5_layer(last: int) -> dict[str, Rule]:
     }
 
 
+CLIP = {
+    **norm("norm1", "layer_norm1"),
+    **norm("norm2", "layer_norm2"),
+    **SELF,
+    **linear("proj", "self_attn.out_proj"),
+    **linear("up", "mlp.fc1"),
+    **linear("down", "mlp.fc2"),
+}
+CLIP_EMBED = {
+    "patch.weight": Rule(tensor="embeddings.patch_embedding.weight", turned=True, folded=True),
+    **plain(patch__class="embeddings.class_embedding", patch__positions="embeddings.position_embedding.weight"),
+    **norm("norm", "pre_layrnorm"),
+}
 T5_CROSS = {
     **norm("cross.norm", "layer.1.layer_norm"),
     **linear("cross.q", "layer.1.EncDecAttention.q"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
+from math import prod
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class Stored:
 
     Args:
         tensor: name, with ``{expert}`` where each element of our first dim has a tensor of its own.
-        dims: which of our dims each dim of the tensor is; -1 = of one element. shape: of the tensor.
+        dims: which of our dims each dim of the tensor is, all dims from the last on being one; -1 = of one element. shape: of the tensor.
         rows: for each of our dims. add: our value less the stored one.
     """
 
@@ -43,13 +44,19 @@ class Stored:
     rows: tuple[Rows, ...]
     add: float
 
+    @property
+    def flat(self) -> tuple[int, ...]:
+        """The tensor's shape in as many dims as `dims` has."""
+        last = len(self.dims) - 1
+        return (*self.shape[:last], prod(self.shape[last:]))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
     """A box of a tensor, and what of it goes where.
 
     Args:
-        box: of the tensor. pick: of each dim of what was read, the indices to take (None = all). dims: as in `Stored`. into: where it goes
+        box: of the tensor in the shape `Stored.flat`. pick: of each dim of what was read, the indices to take (None = all). dims: as in `Stored`. into: where it goes
             in our box, counted from its first element, a dim each.
     """
 
@@ -127,6 +134,9 @@ def _placed(model: Model, block: int, rule: Rule, name: str) -> tuple[tuple[int,
     if rule.middle:
         dims.insert(1, -1)
         placed.insert(1, 1)
+    if rule.folded:
+        assert model.settings.image is not None, "only projections of patches are folded"
+        placed[-1:] = model.settings.image.patch
     return tuple(dims), tuple(placed), tuple(rows if d == out else None for d in range(len(sizes)))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -67,9 +67,17 @@ class HuggingFaceWeights:
         for name, wanted in by_file.items():
             with _opened(self.folder / name) as file:
                 for patch in wanted:
-                    values = file.get_slice(self.files[patch.tensor][1])[tuple(slice(a, b) for a, b in patch.box)]
+                    values = _slice(file.get_slice(self.files[patch.tensor][1]), patch, found)
                     result[tuple(slice(a, b) for a, b in patch.into)] = _ours(values, patch, found, result)
         return result
+
+
+def _slice(tensor: Any, patch: Patch, found: Stored) -> torch.Tensor:
+    """A box of a tensor of a file; of its last dims, where they are one of ours, all is read first."""
+    box = tuple(slice(a, b) for a, b in patch.box)
+    if len(found.shape) == len(box):
+        return cast(torch.Tensor, tensor[box])
+    return cast(torch.Tensor, tensor[box[:-1]].flatten(len(box) - 1)[..., box[-1]])
 
 
 def _ours(values: torch.Tensor, patch: Patch, found: Stored, like: torch.Tensor) -> torch.Tensor:
@@ -138,7 +146,7 @@ def _has_predictors(model: Model, family: Family, headers: Mapping[str, _Header]
     """Some tensor of a prediction module is in the files."""
     others = {name for name, _ in tensors_of(without_predictors(model), family)}
     own = {name for name, _ in tensors_of(model, family)} - others
-    return any(name in headers or name.removeprefix(family.base) in headers for name in own)
+    return any(name in headers or family.other(name) in headers for name in own)
 
 
 def _modules(model: Model) -> str:
@@ -166,7 +174,7 @@ def _require(
     folder: Path, family: Family, headers: Mapping[str, _Header], tensor: str, place: Stored, listed: Mapping[str, str]
 ) -> tuple[str, str]:
     """(file, name there) of a tensor that has the right shape and a dtype that we read."""
-    name = tensor if tensor in headers else tensor.removeprefix(family.base)
+    name = tensor if tensor in headers else family.other(tensor)
     if name not in headers:
         file = folder / listed.get(tensor, INDEX if listed else SINGLE)
         hint = f"give the whole checkpoint of {family.name}"
@@ -192,7 +200,7 @@ def _require_tied(folder: Path, model: Model, family: Family, headers: Mapping[s
         for parameter in (p for p in operator.parameters if p.tied_to and p.klass is ParameterClass.HEAD):
             keys = (number, 0, operator.name, parameter.name), origin(model, number, 0, operator, parameter).key
             head, owner = (stored(model, family, key).tensor for key in keys)
-            names = [name if name in headers else name.removeprefix(family.base) for name in (head, owner)]
+            names = [name if name in headers else family.other(name) for name in (head, owner)]
             if names[0] not in headers or names[0] == names[1]:
                 continue
             rows = [_some_rows(folder, headers[name], name) for name in names]
@@ -230,6 +238,7 @@ def _require_model(folder: Path, model: Model) -> Model:
         "parameters": (other.num_parameters, model.num_parameters),
         "blocks": (other.blocks, model.blocks),
         "order of layers": (other.runs, model.runs),
+        "patches of images": (other.settings.image, model.settings.image),
         "pairs of rotary elements": (other.settings.rope_pairs, model.settings.rope_pairs),
     }
     for what, (theirs, ours) in pairs.items():

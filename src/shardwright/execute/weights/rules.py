@@ -16,6 +16,7 @@ class Rule:
         tensor: its name; ``{layer}`` is the number of the layer, ``{expert}`` of the expert (then a tensor holds one expert).
         turned: the tensor is (out, in), ours (in, out).
         middle: the tensor has a dim of one element behind the first (weights of a convolution).
+        folded: its last dims are channels, rows and columns of pixels, ours one (`ImageInput.patch`).
         beside: our parameters that share the tensor, one after another in its output dim, this one among them; () = it is alone.
         grouped: those stand in turns: for each head (or group of query heads, or single element) a share of each.
         heads: parameter whose heads those turns are, where it is none of them.
@@ -29,6 +30,7 @@ class Rule:
     tensor: str
     turned: bool = False
     middle: bool = False
+    folded: bool = False
     beside: tuple[str, ...] = ()
     grouped: bool = False
     heads: str = ""
@@ -53,7 +55,7 @@ class Family:
     Args:
         outer: parameters of embedding and head, by our names. layers: of a layer; the tensor's name goes behind `stem`.
         predictors: of a module that predicts further tokens, where it differs from a layer; modules are numbered behind the layers.
-        base: beginning of names that some files leave out. stacks: of runs by name that are neither layers of one decoder nor around them.
+        base: beginning of names that some files leave out, or write as `instead`. stacks: of runs by name that are neither layers of one decoder nor around them.
     """
 
     name: str
@@ -62,7 +64,12 @@ class Family:
     stem: str = "model.layers.{layer}."
     predictors: Rules = field(default_factory=dict)
     base: str = ""
+    instead: str = ""
     stacks: Mapping[str, Stack] = field(default_factory=dict)
+
+    def other(self, tensor: str) -> str:
+        """The name that some files have a tensor under."""
+        return self.instead + tensor.removeprefix(self.base) if self.base and tensor.startswith(self.base) else tensor
 
 
 def plain(**names: str) -> dict[str, Rule]:

@@ -93,7 +93,7 @@ def _planned(model: Model) -> dict[str, _Tensor]:
 
 def _assembled(tensor: _Tensor, source: Source, dtype: torch.dtype) -> torch.Tensor:
     """A whole tensor from the parameters that it is made of."""
-    result, filled = torch.empty(tensor.shape, dtype=dtype), 0
+    result, filled = torch.empty(tensor.parts[0][1].flat, dtype=dtype), 0
     for key, place, patch in tensor.parts:
         values = part(source, key, tuple((interval,) for interval in patch.into))
         values = values - place.add if place.add else values

@@ -1,0 +1,112 @@
+"""Files of images: pixels or patches, one image a row. Needs no PyTorch."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from shardwright.errors import DataError
+from shardwright.job.training import TrainingJob
+from shardwright.model.blocks.vision import IMAGE
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator
+
+FLOATS = ("float16", "float32", "float64")
+HINT = "numpy.save an array of (images, channels, rows, columns) of pixels as the model takes them, or of (images, patches, elements)"
+
+
+def open_images(path: Path, *, model: Model, job: TrainingJob) -> np.ndarray:
+    """Open a ``.npy`` file of images: (images, channels, rows, columns), or (images, patches, elements of a patch).
+
+    Raises:
+        DataError: the model reads none; not such a file; fewer images than a batch has samples; images of another size than the model's or
+            the job's. File, numbers and what to change are said.
+    """
+    image, first = model.settings.image, patch_operator(model)
+    if image is None or first is None:
+        raise DataError(f"{path}: {model.name} reads no images, or of its tower only the sizes are known", hint="give a file of tokens alone")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file", hint=HINT)
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is not a whole file of images: {error}", hint=HINT) from None
+    if not isinstance(found, np.ndarray) or found.dtype.name not in FLOATS or found.ndim not in (3, 4):
+        what = f"has {found.ndim} dims of {found.dtype}" if isinstance(found, np.ndarray) else "is an archive"
+        raise DataError(f"{path} {what}, not images", hint=f"{HINT}; of {', '.join(FLOATS)}")
+    channels, height, width = image.patch
+    alike = found.shape[2] == prod(image.patch)
+    if found.ndim == 4:
+        alike = found.shape[1] == channels and not found.shape[2] % height and not found.shape[3] % width
+    if not alike:
+        raise DataError(
+            f"{path} has images of {list(found.shape[1:])}, not of whole patches of {list(image.patch)}",
+            hint=HINT,
+        )
+    own = found.shape[1] if found.ndim == 3 else found.shape[2] // height * (found.shape[3] // width)
+    tokens = own + has_class_token(first)
+    rows = next((p.extents[0].size for p in first.parameters if p.name.endswith(".positions")), tokens)
+    asked = job.tokens(IMAGE)
+    if not tokens == rows == asked:
+        raise DataError(
+            f"{path} has images of {tokens} tokens, the model of {rows}, the job of {asked} (patches, and a class token where there is one)",
+            hint=f"give images of the model's size, and --image-tokens {rows}",
+        )
+    if len(found) < job.global_batch:
+        raise DataError(f"{path} has {len(found)} images, a batch needs {job.global_batch}", hint="use more images or a smaller batch")
+    return found
+
+
+def patch_operator(model: Model) -> Operator | None:
+    """What projects patches; None of a model without a tower."""
+    return next((o for block in model.blocks for o in block.operators if o.reads_features), None)
+
+
+def has_class_token(first: Operator) -> bool:
+    """A learned token lies before the patches."""
+    return any(p.name.endswith(".class") for p in first.parameters)
+
+
+def patches_of(images: np.ndarray, *, model: Model) -> np.ndarray:
+    """What a tower reads of images, (images, tokens, elements): of pixels their patches row by row; zeros where its class token is.
+
+    Args:
+        images: (images, channels, rows, columns), or (images, patches, elements).
+    """
+    image, first = model.settings.image, patch_operator(model)
+    assert image is not None, "only of models whose patches are known"
+    assert first is not None, "only of models whose patches are known"
+    if images.ndim == 4:
+        count, channels, rows, columns = images.shape
+        _, height, width = image.patch
+        cut = images.reshape(count, channels, rows // height, height, columns // width, width)
+        images = cut.transpose(0, 2, 4, 1, 3, 5).reshape(count, rows // height * (columns // width), channels * height * width)
+    return np.pad(images, ((0, 0), (1, 0), (0, 0))) if has_class_token(first) else images
+
+
+def require_places(path: Path, row: np.ndarray, *, model: Model, job: TrainingJob, share: tuple[int, int], at_once: int) -> None:
+    """Raise for the first window of a text that has not as many places of image tokens as its image has tokens.
+
+    Args:
+        share: (i, n): look at every n-th piece of the file. at_once: tokens of a piece.
+
+    Raises:
+        DataError: the window and its number of places are said.
+    """
+    image, length = model.settings.image, job.sequence_length
+    if image is None or not job.tokens(IMAGE):
+        return
+    wanted, windows = job.tokens(IMAGE) - image.first, (len(row) - 1) // length
+    step = max(1, at_once // length)
+    for start in range(share[0] * step, windows, share[1] * step):
+        end = min(start + step, windows)
+        places = (row[start * length : end * length].reshape(-1, length) == image.token).sum(1)
+        if (places != wanted).any():
+            at = int(np.argmax(places != wanted))
+            raise DataError(
+                f"{path}: window {start + at} of {length} tokens has {int(places[at])} places of image tokens (token {image.token}), "
+                f"its image has {wanted}",
+                hint="one image a window, and as many places for it in the text as it has tokens",
+            )
