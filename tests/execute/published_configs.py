@@ -58,7 +58,7 @@ T5: Config = {
 LLAVA: Config = {
     "architectures": ["LlavaForConditionalGeneration"],
     "image_token_index": 18,
-    "text_config": {**{key: value for key, value in PLAIN.items()}, "model_type": "llama"},
+    "text_config": {**PLAIN, "model_type": "llama"},
     "vision_config": {
         "model_type": "clip_vision_model",
         "hidden_size": 16,

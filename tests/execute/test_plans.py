@@ -1,5 +1,7 @@
 """Plans on virtual devices: loss and every gradient equal the unsplit model's, which equal torch.autograd over the whole graph."""
 
+from itertools import product
+
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, reject
 
@@ -8,12 +10,14 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.execute.proof.prove import Proof, prove
 from shardwright.execute.proof.shorten import num_operators
-from shardwright.execute.training.step import prepare
+from shardwright.execute.training.step import prepare, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.model.catalog.catalog import load_model
+from shardwright.strategy.text.parser import parse_plan
 from tests.execute.short_plans import short, short_zoo_plan
 from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan
-from tests.tiers import examples, many
+from tests.tiers import examples, in_both, in_proof, many
 
 ALWAYS = (
     "12-chimera",  # two lanes in opposite directions
@@ -31,6 +35,7 @@ ALWAYS = (
     "53-tp2-dp2",
     "57-encoder-decoder",
     "58-encoder-beside-decoder",
+    "59-vision",
     "60-hybrid",
     "61-moe-mtp",
     "63-weighted-ring",
@@ -49,7 +54,8 @@ MOST_ILLEGAL = 0.25
 MANY = (200, 2000)
 LARGEST = many(300, 10**9)
 """Operators of a generated plan that is executed, one way: time grows with them. Half of the plans have fewer."""
-REFUSED = {"59-vision": "execute.operator"}
+SIZES_ALONE = ("qwen3-vl-8b", "gemma-4-26b-a4b", "kimi-k2.5", "minimax-m3")
+"""Models of whose towers only the sizes are known."""
 
 
 def small(plan: ZooPlan) -> bool:
@@ -70,14 +76,8 @@ def test_plan_of_the_zoo_trains_like_the_unsplit_model(name: str) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("name", [z.name for z in zoo() if small(z) and z.name not in REFUSED])
+@pytest.mark.parametrize("name", [z.name for z in zoo() if small(z)])
 def test_every_small_plan_of_the_zoo_trains_like_the_unsplit_model(name: str) -> None:
-    assert_equal(proof_of(zoo_plan(name)))
-
-
-@pytest.mark.xfail(strict=True, raises=StrategyError, reason="features of images, and blocks that merge them with text, are not executed")
-@pytest.mark.parametrize("name", REFUSED)
-def test_every_other_plan_of_the_zoo_trains_as_well(name: str) -> None:
     assert_equal(proof_of(zoo_plan(name)))
 
 
@@ -86,11 +86,55 @@ def test_all_plans_of_the_zoo_are_executed() -> None:
     assert not [z.name for z in zoo() if z.trains and not small(z)]
 
 
-@pytest.mark.parametrize(("name", "rule"), REFUSED.items())
-def test_what_cannot_be_executed_is_refused_by_name(name: str, rule: str) -> None:
-    with pytest.raises(StrategyError) as error:
-        proof_of(zoo_plan(name))
-    assert error.value.rule == rule
+@pytest.mark.parametrize("name", SIZES_ALONE)
+def test_towers_of_known_sizes_alone_are_refused_by_name(name: str) -> None:
+    model = load_model(name)
+    sequences = tuple(SequenceLength(name=one, tokens=8) for one in ("text", "image"))
+    job = TrainingJob(sequences=sequences, global_batch=1)
+    with pytest.raises(StrategyError, match=r"vision_embed\.patch reads features of image") as error:
+        prepare(model, job, unsplit(model, job))
+    assert error.value.rule == "execute.operator"
+
+
+RING, GATHER = "core = s2 via ring", "core = s2 via gather"
+LANGUAGE = (
+    "all = t2\n    stream = s2",
+    f"all = s2\n    {RING}",
+    "all = b2",
+    "all = b2 s2z\n    core = b2 s2z via gather",
+    "all = t2",
+    "all = t2 s2\n    stream = s4\n    core = t2 s2 via ring",
+    "all = t2\n    stream = d2",
+)
+TOWER = (
+    "all = b2",
+    "all = t2\n    stream = s2",
+    f"all = s2\n    {RING}",
+    f"all = s2\n    {GATHER}",
+    "all = b2 s2\n    core = b2 s2 via ring",
+    "all = s3\n    core = s3 via gather",
+    "all = t4",
+)
+
+
+@in_both
+@pytest.mark.parametrize(("tower", "language"), list(product(TOWER, LANGUAGE) if in_proof() else zip(TOWER, LANGUAGE, strict=False)))
+def test_image_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(tower: str, language: str) -> None:
+    zoo_one = zoo_plan("59-vision")
+    text = (
+        "plan vision devices 8\nlane main samples 8 in 2\n"
+        f"  stages vision_embed+vision:4+projector on 0\n    {tower}\n"
+        f"  stages embed+layers:6+head on 4\n    {language}\norder 1f1b(main)\n"
+    )
+    assert_equal(prove(zoo_one.model, zoo_one.job, parse_plan(text)))
+
+
+@pytest.mark.parametrize("split", [f"s2\n    {GATHER}", "t2"])
+def test_a_tower_and_its_text_in_one_stage_train_alike(split: str) -> None:
+    one = zoo_plan("59-vision")
+    items = "vision_embed+vision:4+projector+embed+layers:6+head"
+    text = f"plan vision devices 2\nlane main samples 8 in 2\n  stages {items} on 0\n    all = {split}\norder gpipe(main)\n"
+    assert_equal(prove(one.model, one.job, parse_plan(text)))
 
 
 @examples(25, 1000, suppress_health_check=list(HealthCheck))

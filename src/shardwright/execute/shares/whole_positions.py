@@ -24,8 +24,8 @@ def looks_around(operator: Operator, number: int) -> bool:
 def is_spread(cells: StageCells, operator: Operator, *, length: int, memory_length: int) -> bool:
     """Every device is brought all positions of what the operator looks around in.
 
-    So it is where positions of a convolution, a recurrence or a merge are cut; and of a core, where the devices of the parts do not match one to one
-    (trees whose branches cut different dims), so that nobody could pass keys round or gather them.
+    So it is where positions of a convolution, a recurrence or a merge are cut; and of a core, where the devices of the parts do not match
+    one to one (trees whose branches cut different dims), so that nobody could pass keys round or gather them.
 
     Args:
         length: positions of the block's sequence, or of the slice at work. memory_length: of its memory.

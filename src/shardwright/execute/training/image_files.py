@@ -26,7 +26,9 @@ def open_images(path: Path, *, model: Model, job: TrainingJob) -> np.ndarray:
     """
     image, first = model.settings.image, patch_operator(model)
     if image is None or first is None:
-        raise DataError(f"{path}: {model.name} reads no images, or of its tower only the sizes are known", hint="give a file of tokens alone")
+        raise DataError(
+            f"{path}: {model.name} reads no images, or of its tower only the sizes are known", hint="give a file of tokens alone"
+        )
     if not path.is_file():
         raise DataError(f"{path}: no such file", hint=HINT)
     try:
@@ -51,7 +53,7 @@ def open_images(path: Path, *, model: Model, job: TrainingJob) -> np.ndarray:
     asked = job.tokens(IMAGE)
     if not tokens == rows == asked:
         raise DataError(
-            f"{path} has images of {tokens} tokens, the model of {rows}, the job of {asked} (patches, and a class token where there is one)",
+            f"{path} has images of {tokens} tokens (patches, and the model's class token), the model of {rows}, the job of {asked}",
             hint=f"give images of the model's size, and --image-tokens {rows}",
         )
     if len(found) < job.global_batch:

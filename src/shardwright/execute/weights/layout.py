@@ -34,7 +34,8 @@ class Stored:
 
     Args:
         tensor: name, with ``{expert}`` where each element of our first dim has a tensor of its own.
-        dims: which of our dims each dim of the tensor is, all dims from the last on being one; -1 = of one element. shape: of the tensor.
+        dims: which of our dims each dim of the tensor is, all dims from the last on being one; -1 = of one element.
+        shape: of the tensor.
         rows: for each of our dims. add: our value less the stored one.
     """
 
@@ -56,8 +57,8 @@ class Patch:
     """A box of a tensor, and what of it goes where.
 
     Args:
-        box: of the tensor in the shape `Stored.flat`. pick: of each dim of what was read, the indices to take (None = all). dims: as in `Stored`. into: where it goes
-            in our box, counted from its first element, a dim each.
+        box: of the tensor in the shape `Stored.flat`. pick: of each dim of what was read, the indices to take (None = all). dims: as in
+            `Stored`. into: where it goes in our box, counted from its first element, a dim each.
     """
 
     tensor: str

@@ -55,7 +55,8 @@ class Family:
     Args:
         outer: parameters of embedding and head, by our names. layers: of a layer; the tensor's name goes behind `stem`.
         predictors: of a module that predicts further tokens, where it differs from a layer; modules are numbered behind the layers.
-        base: beginning of names that some files leave out, or write as `instead`. stacks: of runs by name that are neither layers of one decoder nor around them.
+        base: beginning of names that some files leave out, or write as `instead`. stacks: of runs by name that are neither layers of one
+            decoder nor around them.
     """
 
     name: str

@@ -1,10 +1,10 @@
 """Vision + language: a vision transformer, a projector, and a language model whose embedding takes the projected image in.
 
 Sequences: the transformer and the projector run over ``image``, whose tokens are patches, behind a class token where the model has one;
-``text`` counts all positions of the language model, image tokens among them. Where a projector merges several patches into one token, its operators carry the share of a
-token's work that falls to one patch (see `projector_operators`). The runs form a chain: ``vision_embed``, ``vision``, ``projector``,
-``embed``, layers, ``head``; ``embed`` looks up the job's token ids and writes image tokens (its memory, from ``projector``) over the
-placeholders.
+``text`` counts all positions of the language model, image tokens among them. Where a projector merges several patches into one token,
+its operators carry the share of a token's work that falls to one patch (see `projector_operators`). The runs form a chain:
+``vision_embed``, ``vision``, ``projector``, ``embed``, layers, ``head``; ``embed`` looks up the job's token ids and writes image tokens
+(its memory, from ``projector``) over the placeholders.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def vision_blocks(shape: VisionShape) -> tuple[Block, Block]:
     project = linear(
         "patch", source=INPUT, reads=(hidden_extent(shape.patch),), writes=(width,), klass=OperatorClass.EMBED, bias=shape.patch_bias
     )
-    tables = [("class", (width,))] if shape.class_token else []
+    tables: list[tuple[str, tuple[Extent, ...]]] = [("class", (width,))] if shape.class_token else []
     if shape.rows:
         tables.append(("positions", (Extent(dim=Dim.SEQUENCE, size=shape.rows), width)))
     learned = (Parameter(name=f"patch.{name}", extents=extents, klass=ParameterClass.EMBED) for name, extents in tables)
