@@ -290,7 +290,6 @@ WATCHED = (
     if in_proof()
     else {
         "tp2, sequence and zero-3",
-        "hybrid zero-3",
         "zb-v",
         "interleaved",
         "experts on ep2 under zero-3",

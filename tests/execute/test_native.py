@@ -16,11 +16,15 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
 from shardwright.execute.launch.run_report import NATIVE, OWN
+from shardwright.execute.native.meshes import spreads_experts
 from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.transport.in_process import run
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.step_trace import Track
+from shardwright.program.orders.rows import action_rows
+from shardwright.program.step_trace import ACTIONS, Track
+from shardwright.schedules.table import KINDS
 from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.plan.plan import Plan
 from tests.execute.native_ranks import CASES, KEPT, LAST, RANKS, STEPS, TRAINED, UNLEARNT, WATCHED, start
 from tests.execute.small_plans import Small, run_here
 from tests.execute.traces import check_measured
@@ -98,12 +102,25 @@ def test_a_trace_has_the_actions_of_the_plan(ranks: list[Any], name: str) -> Non
     trace = ranks[0]["traces"][name]
     check_measured(case.small, trace, plan=plan)
     piped = case.grid.pp > 1
-    assert {s.kind for s in trace.spans if s.track is Track.MESSAGES} == ({"send", "receive"} if piped else set())
-    sharded = piped and case.grid.dp * case.grid.cp > 1
-    assert ("GATHER" in {s.kind for s in trace.spans}) == sharded
+    messages = {(s.kind, s.within) for s in trace.spans if s.track is Track.MESSAGES}
+    assert {kind for kind, _ in messages} == ({"send", "receive"} if piped else set())
+    assert all((within in ACTIONS) == (kind == "receive") for kind, within in messages)
+    experts = any(o.kind is OperatorKind.GROUPED_LINEAR for block in case.small.model.blocks for o in block.operators)
+    sharded = case.grid.dp * case.grid.cp > 1 or case.compute is not None or (experts and spreads_experts(case.grid))
     for device in range(RANKS):
-        updates = [s.kind for s in trace.spans if s.device == device and s.kind in ("REDUCE", "STEP") and s.chunk < 0]
-        assert sorted(updates) == ["REDUCE", "STEP"]
+        own = sorted((s for s in trace.spans if s.device == device), key=lambda s: s.start_s)
+        assert [s.kind for s in own if s.kind in ("REDUCE", "STEP") and s.chunk < 0] == ["REDUCE", "STEP"]
+        assert ({s.kind for s in own if s.track is Track.SYNC and s.chunk >= 0}) == ({"GATHER", "REDUCE"} if piped and sharded else set())
+        ran = [(s.kind, s.chunk, s.microbatch) for s in own if s.track is Track.COMPUTE and s.kind in ACTIONS]
+        assert ran == (_row(plan, device) if piped else sorted(ran, key=lambda action: action[2])), "in the plan's order"
+
+
+def _row(plan: Plan, device: int) -> list[tuple[str, int, int]]:
+    """(kind, chunk, microbatch) of the actions of a device, in order."""
+    rows = action_rows(plan)
+    row = next(i for i, devices in enumerate(rows.devices) if device in devices)
+    taken = range(rows.row_start[row], rows.row_start[row + 1])
+    return [(KINDS[rows.kind[i]], int(rows.chunk[i]), int(rows.microbatch[i])) for i in taken]
 
 
 @pytest.mark.proof
