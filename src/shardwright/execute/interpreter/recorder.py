@@ -67,6 +67,10 @@ class Recorder:
         self._devices = tuple(sorted(devices))
         self._spans, self._memory, self._doing = [], [], {}
 
+    def listens(self, device: int) -> bool:
+        """Whether a device is doing something."""
+        return device in self._doing
+
     @contextmanager
     def asking(
         self, device: int, kind: str, *, track: Track, size: int = 0, place: tuple[int, int, int, int] | None = None

@@ -1,10 +1,10 @@
 """What PyTorch 2.13 keeps private and this backend cannot do without; nothing else of the package touches it.
 
 `_PipelineScheduleRuntime` is the only schedule that runs an order given from outside, and `_load_csv` its only door: the public schedules
-each know one order by name. Only its own state says when an action begins, what it has begun to receive or to gather, and what it keeps of
-a forward: a trace and an evaluation look there. `compute_local_shape_and_global_offset` is the only way to learn which elements a rank has
-of a parameter that two mesh dims cut along the same dim (FSDP2 over tensor parallelism), so that each rank can slice its own without a
-collective.
+each know one order by name. Only its own state says when an action begins, what it has begun to receive, and what it keeps of a forward;
+only FSDP2's groups of parameters say when a rank waits for a gather or a sum: a trace and an evaluation look there.
+`compute_local_shape_and_global_offset` is the only way to learn which elements a rank has of a parameter that two mesh dims cut along the
+same dim (FSDP2 over tensor parallelism), so that each rank can slice its own without a collective.
 `_functional_collectives` has the collectives with a backward that `torch.distributed.nn.functional`, the public ones, is deprecated for.
 """
 
@@ -12,19 +12,23 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed._functional_collectives import all_gather_single_autograd, all_to_all_single_autograd, wait_tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _add_send_recv, _add_unshard_reshard, _PipelineScheduleRuntime
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from shardwright.collectives.algorithm import Collective
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -99,11 +103,37 @@ class _Waits:
 
 
 def around_wait(runtime: Any, word: str, chunk: int, microbatch: int, around: Callable[[], AbstractContextManager[None]]) -> None:
-    """What a RECV_F, RECV_B or UNSHARD has just begun is waited for inside `around`, by the action that needs it."""
-    works = {"UNSHARD": runtime.unshard_ops, "RECV_F": runtime.fwd_recv_ops, "RECV_B": runtime.bwd_recv_ops}[word]
-    key = chunk if word == "UNSHARD" else (chunk, microbatch)
-    if works.get(key):
-        works[key] = [_Waits(works[key], around)]
+    """What a RECV_F or RECV_B has just begun is waited for inside `around`, by the action that needs it."""
+    works = runtime.fwd_recv_ops if word == "RECV_F" else runtime.bwd_recv_ops
+    works[chunk, microbatch] = [_Waits(works[chunk, microbatch], around)]
+
+
+def around_shards(stage: nn.Module, around: Callable[[Collective], AbstractContextManager[None]]) -> None:
+    """What FSDP2 has a rank wait for runs inside `around`: starting a gather, its end, and sums of gradients.
+
+    Collectives of one rank are none.
+    """
+    modules = (module for module in stage.modules() if isinstance(module, FSDPModule))
+    for group in dict.fromkeys(group for module in modules for group in module._get_fsdp_state()._fsdp_param_groups):
+        shards, replicas = group._all_gather_process_group.size(), group._all_reduce_process_group.size() if group._is_hsdp else 1
+        sums = Collective.REDUCE_SCATTER if shards > 1 else Collective.ALL_REDUCE
+        if shards > 1:
+            _put_inside(group, "unshard", partial(around, Collective.ALL_GATHER), lambda g: not (g._all_gather_result or g.is_unsharded))
+            _put_inside(group, "wait_for_unshard", partial(around, Collective.ALL_GATHER), lambda g: g._all_gather_result)
+        if shards * replicas > 1:
+            _put_inside(group, "post_backward", partial(around, sums), lambda g: g.reduce_grads)
+            _put_inside(group, "finalize_backward", partial(around, sums), lambda g: g._post_reduce_event is not None)
+
+
+def _put_inside(group: Any, name: str, around: Callable[[], AbstractContextManager[None]], acts: Callable[[Any], object]) -> None:
+    """A method of a group of parameters runs inside `around` where the group says that it has something to do."""
+    own = getattr(group, name)
+
+    def method(*asked: Any, **more: Any) -> Any:
+        with around() if acts(group) else nullcontext():
+            return own(*asked, **more)
+
+    setattr(group, name, method)
 
 
 def is_sharded(runtime: Any, chunk: int) -> bool:

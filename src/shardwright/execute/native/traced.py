@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +13,7 @@ import torch
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.execute.interpreter.recorder import Recorder, Tell, silent
-from shardwright.execute.native.torch_private import around_actions, around_wait, is_sharded, message_size
+from shardwright.execute.native.torch_private import around_actions, around_shards, around_wait, is_sharded, message_size
 from shardwright.program.instances import TaskKind
 from shardwright.program.step_trace import ACTIONS, Track
 from shardwright.units import MILLI
@@ -67,8 +67,16 @@ def _told(runtime: Any, listener: Listener, word: str, chunk: int, microbatch: i
     if word in RECEIVES:
         size = message_size(runtime, word, chunk)
         around_wait(runtime, word, chunk, microbatch, partial(listener.asking, "receive", track=Track.MESSAGES, size=size))
-    elif word == "UNSHARD":
-        around_wait(runtime, word, chunk, microbatch, partial(listener.asking, Collective.ALL_GATHER, track=Track.COLLECTIVES))
+
+
+def tell_shards(stages: Iterable[torch.nn.Module], recorder: Recorder, *, device: int) -> None:
+    """From now on FSDP2 tells what it asks of others inside what a step tells."""
+
+    def around(kind: Collective) -> AbstractContextManager[None]:
+        return recorder.asking(device, kind, track=Track.COLLECTIVES) if recorder.listens(device) else nullcontext()
+
+    for stage in stages:
+        around_shards(stage, around)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder
 from shardwright.execute.native.engine import Engine, engine
 from shardwright.execute.native.tied import add_up
 from shardwright.execute.native.torch_private import local
-from shardwright.execute.native.traced import Listener, listening, tell_actions
+from shardwright.execute.native.traced import Listener, listening, tell_actions, tell_shards
 from shardwright.execute.shares.parameters import Source
 from shardwright.execute.training.optimizer import AdamW, clip_factor
 from shardwright.execute.training.process_group import process_group
@@ -144,6 +144,8 @@ def train_native(
         own = engine(
             model, job, grid, source=source, rule=rule, settings=settings, dtype=dtype, compute=compute, order=order, device=device
         )
+        if recorder is not None:
+            tell_shards(own.stages, recorder, device=dist.get_rank())
         if begun is not None:
             begun(own)
         for number in range(own.steps, steps):
