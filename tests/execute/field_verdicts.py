@@ -16,7 +16,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "config-fields.md"
 HEAD = """# Fields of configurations
 
 What every field of a family's configuration class does here, found by trying: a small model of Transformers {version} is made with another
-value of the field, or without it, and its loss is compared with ours on the same random weights (1e-5, float64).
+value of the field, or without it, and its loss is compared with ours on the same random weights (1e-5, float64). Fields of a section stand
+behind its name.
 
 - *Computed*: the loss changes, and ours with it.
 - *Without effect*: no value that was tried changes a loss. Dropout is the job's: published weights are compared without it.
@@ -40,7 +41,7 @@ def families() -> Mapping[str, Config]:
 
 
 KINDS = ("computed", "without effect", "must be written", "refused", "not taken")
-MISSING = re.compile(r"field \w+ .*is missing$|field \w+ is missing$")
+MISSING = re.compile(r"field [\w.]+ .*is missing$|field [\w.]+ is missing$")
 WEAKER = (("computed", "without effect"), ("refused", "without effect"), *((kind, "not taken") for kind in KINDS[:-1]))
 """A field with the first verdict does not have the second one too."""
 
@@ -99,7 +100,7 @@ def listed() -> dict[str, dict[str, set[str]]]:
     found: dict[str, dict[str, set[str]]] = {}
     for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
         name, _, rest = part.partition("\n")
-        found[name] = {kind: set(re.findall(r"`(\w+)`", said)) for kind, said in re.findall(r"^- ([a-z ]+): (.*)$", rest, re.MULTILINE)}
+        found[name] = {kind: set(re.findall(r"`([\w.]+)`", said)) for kind, said in re.findall(r"^- ([a-z ]+): (.*)$", rest, re.MULTILINE)}
     return found
 
 

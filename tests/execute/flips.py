@@ -74,37 +74,52 @@ class Flip:
         return f"no {self.field}" if self.absent else f"{self.field} = {self.value!r}"
 
     def of(self, config: Config) -> Config:
+        section, _, rest = self.field.partition(".")
+        if rest:
+            return {**config, section: replace(self, field=rest).of(config[section])}
         return {key: value for key, value in {**config, self.field: self.value}.items() if key != self.field or not self.absent}
 
 
 def flips(config: Config) -> Iterator[Flip]:
-    """Every field of a configuration's class with other values of its types, and without it."""
-    for name, types in fields_of(config).items():
-        if name in config:
+    """Every field of a configuration's class, and of its sections', with other values of its types, and without it."""
+    for name, values in fields_of(config).items():
+        written = config
+        *sections, last = name.split(".")
+        for section in sections:
+            written = written[section]
+        if last in written:
             yield Flip(field=name, absent=True)
-        for one in types:
-            for other in (None,) if one is type(None) else OTHERS[one]:
-                if name not in config or (other, type(other)) != (config[name], type(config[name])):
-                    yield Flip(field=name, value=other)
+        for other in values:
+            if last not in written or (other, type(other)) != (written[last], type(written[last])):
+                yield Flip(field=name, value=other)
 
 
-def fields_of(config: Config) -> dict[str, tuple[type, ...]]:
-    """Fields that say something of a model, with the types of their values; of what the class does not declare none are known."""
+def fields_of(config: Config) -> dict[str, tuple[Any, ...]]:
+    """Fields that say something of a model, those of a section behind its name and a dot, with values that are tried; of what the class
+    does not declare none are known.
+    """
     declared = inspect.signature(config_class(config)).parameters
-    types = {name: _types(declared[name].annotation) if name in declared else () for name in (*declared, *config)}
-    return {name: found for name, found in types.items() if name not in OF_FILES and not name.endswith("_token_id")}
+    sections = [name for name in config if name.endswith("_config")]
+    values = {name: _values(declared[name].annotation) if name in declared else () for name in (*declared, *config) if name not in sections}
+    found = {name: tried for name, tried in values.items() if name not in OF_FILES and not name.endswith("_token_id")}
+    return found | {f"{section}.{name}": tried for section in sections for name, tried in fields_of(config[section]).items()}
 
 
-def _types(annotation: object) -> tuple[type, ...]:
-    """The plain types that an annotation names, as text or as an object."""
+def _values(annotation: object) -> tuple[Any, ...]:
+    """Values of the plain types that an annotation names, as text or as an object, and those that it lists."""
     # What is written as ``RopeParameters`` is an object.
-    words = re.findall(r"\w+", str(annotation))
-    return tuple(one for one in (*OTHERS, type(None)) if one.__name__ in words or (one is type(None) and "None" in words))
+    text = str(annotation)
+    words = re.findall(r"\w+", text)
+    tried = [other for one, others in OTHERS.items() if one.__name__ in words for other in others]
+    return (*tried, *(re.findall(r"'(\w+)'", text) if "Literal" in words else ()), *((None,) if "None" in words else ()))
 
 
 def config_class(config: Config) -> Any:
+    """Of a model, or of a section of one."""
     import transformers
 
+    if "architectures" not in config:
+        return type(transformers.AutoConfig.for_model(config["model_type"]))
     return getattr(transformers, config["architectures"][0]).config_class
 
 

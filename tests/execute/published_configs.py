@@ -57,7 +57,7 @@ T5: Config = {
 """An encoder and a decoder; distances of short sequences are beyond those that have a bias each."""
 LLAVA: Config = {
     "architectures": ["LlavaForConditionalGeneration"],
-    "image_token_index": 18,
+    "image_token_index": 5,
     "text_config": {**PLAIN, "model_type": "llama"},
     "vision_config": {
         "model_type": "clip_vision_model",
@@ -71,7 +71,6 @@ LLAVA: Config = {
     },
 }
 """Images of four patches."""
-IMAGE_TOKENS = 5
 PUBLISHED: dict[str, Config] = {
     "smollm3": {**PLAIN, "architectures": ["SmolLM3ForCausalLM"], "num_hidden_layers": 4, "tie_word_embeddings": True},
     "smollm3 listed": {
@@ -340,7 +339,8 @@ def publish(name: str, folder: Path) -> Any:
 
 def sequences_of(model: Model, *, tokens: int) -> tuple[SequenceLength, ...]:
     """A text of so many tokens, for an encoder two fewer, and whole images."""
-    lengths = {"text": tokens, "encoder": tokens - 2, "image": IMAGE_TOKENS}
+    tables = [p for b in model.blocks for o in b.operators if o.reads_features for p in o.parameters if p.name.endswith("positions")]
+    lengths = {"text": tokens, "encoder": tokens - 2, "image": sum(table.extents[0].size for table in tables)}
     return tuple(SequenceLength(name=name, tokens=lengths[name]) for name in dict.fromkeys(("text", *(b.sequence for b in model.blocks))))
 
 

@@ -63,6 +63,7 @@ def build_llava(fields: Fields) -> Model:
         text.fail(f"text_config.model_type = {kind[:40]!r} is not supported", hint=f"supported: {', '.join(LLAVA_TEXTS)}")
     if vision.string("model_type") != "clip_vision_model":
         vision.unsupported("vision_config.model_type other than clip_vision_model")
+    vision.aside("projection_dim", "vocab_size")  # of the space that CLIP shares with its own text
     patch, size = vision.integer("patch_size", maximum=MAX_PATCH), vision.integer("image_size", maximum=MAX_POSITIONS)
     channels = vision.integer("num_channels", default=3, maximum=64)
     shape = _tower(vision, patch=channels * patch**2, rows=(size // patch) ** 2 + 1, class_token=True, norm_before=True)
