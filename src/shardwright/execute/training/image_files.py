@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwright.errors import DataError
+from shardwright.execute.training.arrays import mapped
 from shardwright.job.training import TrainingJob
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.graph import Model
@@ -29,15 +30,9 @@ def open_images(path: Path, *, model: Model, job: TrainingJob) -> np.ndarray:
         raise DataError(
             f"{path}: {model.name} reads no images, or of its tower only the sizes are known", hint="give a file of tokens alone"
         )
-    if not path.is_file():
-        raise DataError(f"{path}: no such file", hint=HINT)
-    try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} is not a whole file of images: {error}", hint=HINT) from None
-    if not isinstance(found, np.ndarray) or found.dtype.name not in FLOATS or found.ndim not in (3, 4):
-        what = f"has {found.ndim} dims of {found.dtype}" if isinstance(found, np.ndarray) else "is an archive"
-        raise DataError(f"{path} {what}, not images", hint=f"{HINT}; of {', '.join(FLOATS)}")
+    found = mapped(path, what="images", hint=HINT)
+    if found.dtype.name not in FLOATS or found.ndim not in (3, 4):
+        raise DataError(f"{path} has {found.ndim} dims of {found.dtype}, not images", hint=f"{HINT}; of {', '.join(FLOATS)}")
     channels, height, width = image.patch
     alike = found.shape[2] == prod(image.patch)
     if found.ndim == 4:
@@ -80,6 +75,7 @@ def patches_of(images: np.ndarray, *, model: Model) -> np.ndarray:
     image, first = model.settings.image, patch_operator(model)
     assert image is not None, "only of models whose patches are known"
     assert first is not None, "only of models whose patches are known"
+    images = np.asarray(images).astype(images.dtype.newbyteorder("="), copy=False)  # PyTorch reads the machine's own order alone
     if images.ndim == 4:
         count, channels, rows, columns = images.shape
         _, height, width = image.patch

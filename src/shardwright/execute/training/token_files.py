@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.errors import DataError
+from shardwright.execute.training.arrays import mapped
 from shardwright.execute.training.image_files import open_images, require_places
 from shardwright.job.training import TrainingJob
 from shardwright.model.blocks.vision import IMAGE
@@ -57,14 +58,7 @@ def open_rows(
 
 
 def _row(path: Path) -> np.ndarray:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file", hint="make one of a text: shardwright tokenise")
-    try:
-        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} is not a whole file of tokens: {error}", hint="make one of a text: shardwright tokenise") from None
-    if not isinstance(tokens, np.ndarray):
-        raise DataError(f"{path} is an archive, not a file of tokens", hint="write it with numpy.save")
+    tokens = mapped(path, what="tokens", hint="make one of a text: shardwright tokenise")
     if tokens.ndim != 1 or tokens.dtype.name not in KINDS:
         raise DataError(f"{path} has {tokens.ndim} dims of {tokens.dtype}", hint=f"one row of {', '.join(KINDS)}")
     return tokens

@@ -1,0 +1,46 @@
+"""Arrays on disk, as ``numpy.save`` writes them, mapped. Needs no PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tokenize import TokenError
+from typing import Final
+
+import numpy as np
+
+from shardwright.errors import DataError
+
+UNREADABLE: Final = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    SyntaxError,
+    TokenError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+)
+"""What numpy raises of a damaged file: it reads the header as Python."""
+
+
+def mapped(path: Path, *, what: str, hint: str) -> np.ndarray:
+    """The array of a ``.npy`` file.
+
+    Args:
+        what: the file is to be of, for errors. hint: how such a file is made.
+
+    Raises:
+        DataError: no file, a damaged one, or an archive.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file", hint=hint)
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except UNREADABLE as error:
+        said = " ".join(str(error).split())[:200]
+        raise DataError(f"{path} is not a whole file of {what}: {said}", hint=hint) from None
+    if not isinstance(found, np.ndarray):
+        raise DataError(f"{path} is an archive, not a file of {what}", hint="write it with numpy.save")
+    return found
