@@ -21,6 +21,7 @@ UNREADABLE: Final = (
     OverflowError,
     MemoryError,
     RecursionError,
+    EOFError,
 )
 """What numpy raises of a damaged file: it reads the header as Python."""
 
