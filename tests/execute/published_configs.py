@@ -279,7 +279,20 @@ PUBLISHED: dict[str, Config] = {
     "umt5": {**T5, "architectures": ["UMT5ForConditionalGeneration"]},
     "umt5 untied": {**T5, "architectures": ["UMT5ForConditionalGeneration"], "feed_forward_proj": "gelu", "tie_word_embeddings": False},
     "llava": LLAVA,
-    "llava whole": {**LLAVA, "vision_feature_select_strategy": "full", "vision_feature_layer": 1, "multimodal_projector_bias": False},
+    "llava whole": {
+        **LLAVA,
+        "text_config": {**LLAVA["text_config"], "model_type": "qwen2", "tie_word_embeddings": True},
+        "vision_feature_select_strategy": "full",
+        "vision_feature_layer": 1,
+        "multimodal_projector_bias": False,
+    },
+    "llava of mistral": {
+        **LLAVA,
+        "text_config": {**LLAVA["text_config"], "model_type": "mistral", "sliding_window": 4},
+        "vision_config": {**LLAVA["vision_config"], "hidden_act": "gelu", "layer_norm_eps": 1e-3},
+        "projector_hidden_act": "quick_gelu",
+        "vision_feature_layer": -1,
+    },
     "gemma2": {**GEMMA2, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0},
 }
 

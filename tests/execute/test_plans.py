@@ -13,6 +13,7 @@ from shardwright.execute.proof.shorten import num_operators
 from shardwright.execute.training.step import prepare, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.catalog.catalog import load_model
+from shardwright.model.trained import trained
 from shardwright.strategy.text.parser import parse_plan
 from tests.execute.short_plans import short, short_zoo_plan
 from tests.strategy.plans import Case, plans
@@ -133,8 +134,17 @@ def test_image_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(tower: s
 def test_a_tower_and_its_text_in_one_stage_train_alike(split: str) -> None:
     one = zoo_plan("59-vision")
     items = "vision_embed+vision:4+projector+embed+layers:6+head"
-    text = f"plan vision devices 2\nlane main samples 8 in 2\n  stages {items} on 0\n    all = {split}\norder gpipe(main)\n"
+    text = (
+        "plan vision devices 2\nzero all: all/all/all gather=use reduce=microbatch\nlane main samples 8 in 2\n"
+        f"  stages {items} on 0\n    all = {split}\n    recompute 0-: full\norder gpipe(main)\n"
+    )
     assert_equal(prove(one.model, one.job, parse_plan(text)))
+
+
+@pytest.mark.parametrize("asked", ["frozen:vision_embed,vision", "frozen:vision_embed,vision,projector", "lora:r4:attn,mlp"])
+def test_a_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
+    one = zoo_plan("59-vision")
+    assert_equal(prove(trained(one.model, asked), one.job, one.plan))
 
 
 @examples(25, 1000, suppress_health_check=list(HealthCheck))
