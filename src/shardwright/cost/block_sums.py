@@ -38,7 +38,7 @@ class BlockSums:
     Args:
         seconds: (phases, parts, n) of kernels: F, I, W and what a selective recompute runs again; with what products in pieces take longer.
         again: (parts, v, n) of forward kernels that run again in backward. stops: (n,) what a checkpoint of a whole layer leaves out.
-        flops: (n,) of forward. saved_bytes: (modes, v, n). input_bytes: (n,).
+        flops: (n,) of forward. saved_bytes: (modes, v, n). output_bytes: (n,).
         by_operator: seconds of the kernels that communication may hide behind. core: of attention's cores.
         names: of each variant, operators that run again in backward. clock, pair: what hosts and pairs of microbatches have of the kernels.
     """
@@ -48,7 +48,7 @@ class BlockSums:
     stops: FloatArray
     flops: FloatArray
     saved_bytes: IntArray
-    input_bytes: IntArray
+    output_bytes: IntArray
     by_operator: Kernels
     core: dict[Phase, FloatArray]
     names: tuple[frozenset[str], ...]
@@ -73,7 +73,7 @@ def _each(change: Callable[..., FloatArray], first: BlockSums, *others: BlockSum
         stops=changed("stops"),
         flops=changed("flops"),
         saved_bytes=changed("saved_bytes"),  # type: ignore[arg-type]
-        input_bytes=changed("input_bytes"),  # type: ignore[arg-type]
+        output_bytes=changed("output_bytes"),  # type: ignore[arg-type]
         by_operator={key: change(*(one.by_operator[key] for one in every)) for key in first.by_operator},
         core={key: change(*(one.core[key] for one in every)) for key in first.core},
         names=first.names,
@@ -134,7 +134,7 @@ def block_sums(
         stops=stops,
         flops=flops,
         saved_bytes=_saved_bytes([tensors for tensors, _ in variants], local),
-        input_bytes=evaluate(program.input_volume, local),
+        output_bytes=evaluate(program.output_volume, local),
         by_operator={key: spent for key, spent in by_operator.items() if key[0] in beside},
         core=core,
         names=names,

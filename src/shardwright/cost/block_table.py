@@ -44,7 +44,7 @@ class BlockTable:
         flops: shape (n,): FLOPs of forward GEMMs, attention (under the mask) and scans on one device.
         overlappable: shape (n,): seconds of communication that compute hides, forward and backward.
         buffer_bytes: shape (2, n): see `option_memory.dispatch_buffers`.
-        input_bytes: shape (n,): the block's input on one device as it crosses a pipeline border.
+        output_bytes: shape (n,): the block's output on one device as it crosses a pipeline border.
     """
 
     block: str
@@ -54,7 +54,7 @@ class BlockTable:
     flops: FloatArray
     overlappable: FloatArray
     buffer_bytes: IntArray
-    input_bytes: IntArray
+    output_bytes: IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class BlockTables:
     """A block's rows under several variants: a `BlockTable` with an axis of v variants before the rows where they differ.
 
     Args:
-        seconds: (phases, parts, v, n). saved_bytes: (modes, v, n). flops, overlappable, input_bytes: (n,). buffer_bytes: (2, n).
+        seconds: (phases, parts, v, n). saved_bytes: (modes, v, n). flops, overlappable, output_bytes: (n,). buffer_bytes: (2, n).
     """
 
     seconds: FloatArray
@@ -70,7 +70,7 @@ class BlockTables:
     flops: FloatArray
     overlappable: FloatArray
     buffer_bytes: IntArray
-    input_bytes: IntArray
+    output_bytes: IntArray
 
 
 def block_table(
@@ -96,7 +96,7 @@ def block_table(
         flops=found.flops,
         overlappable=found.overlappable,
         buffer_bytes=found.buffer_bytes,
-        input_bytes=found.input_bytes,
+        output_bytes=found.output_bytes,
     )
 
 
@@ -155,7 +155,7 @@ def block_tables(
         flops=sums.flops,
         overlappable=overlappable,
         buffer_bytes=dispatch_buffers(program, local, spans=spans, island=island, hybrid=is_hybrid(runtime, island=island)),
-        input_bytes=sums.input_bytes,
+        output_bytes=sums.output_bytes,
     )
 
 

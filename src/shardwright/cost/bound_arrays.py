@@ -19,7 +19,8 @@ class Costs(NamedTuple):
     """Tables as arrays; l = layer row, h = mesh row, t = block.
 
     forward, backward, selective, full: (t, l) seconds. saved: (t, modes, l). transient: (t, l) bytes, zero for blocks that are no layers.
-    border: (l, 2 tiers) seconds of a send across each tier, or one farther out if that is faster; then across just it.
+    border: (l, 2 streams x tiers) seconds of a send of each stream across each tier, or one farther out if that is faster; then across
+    just it.
     logits: (l,). gather, reduce, all_reduce, fetch, refetch, scatter, apart: (t, h) seconds of one layer.
     dense, experts, frozen, frozen_dense, frozen_experts: (t, h) elements. unit, root: (t, h) elements that ZeRO-3 makes whole for a
     block's own work, and for the whole step; regathered: before a backward.
@@ -80,9 +81,9 @@ class Patterns(NamedTuple):
     chunk s; the fewest in any of its chunks. around: (p, s, t) blocks before the rank's last chunk, and p times that chunk's less the
     rank's. pieces: (p, s) of chunk s. first_pieces: (p,) of chunk 0. total: (p, t). redone, redone_before, redone_around, redone_own,
     redone_least: recomputed layers for each recompute option k: (p, s, k, w). has_head, has_end: (p, s) the rank holds the head; an
-    embedding or head. first: (p, t) blocks of chunk 0. crossed, crossed_around, sends: (p, s, k) borders of tier k before chunk s; before
-    the rank's last chunk; that the rank sends across a microbatch, forward and backward. crossed_total: (p, k) of all. Where it is not
-    known which tier each border crosses, the innermost that may be stands for all.
+    embedding or head. first: (p, t) blocks of chunk 0. crossed, crossed_around, sends: (p, s, k) borders of one stream and one tier before
+    chunk s; before the rank's last chunk; that the rank sends across a microbatch, forward and back. crossed_total: (p, k) of all. Where
+    it is not known which tier each border crosses, the innermost that may be stands for all.
     """
 
     ranks: IntArray

@@ -45,7 +45,8 @@ class ChunkLayout:
     Args:
         contents: blocks of each chunk in order. counts: (c, b). layer, unit, end, head: (b,) which blocks are layers, are gathered by
             themselves under ZeRO-3 (see `is_unit`), are a trained embedding or head, compute logits.
-        first: (c,) the first block of each chunk. turned, reduced: see `turned_at`, `reduced_last`. by_rank: (r, b) blocks of each rank.
+        first: (c,) the first block of each chunk. turned, reduced, sent: see `turned_at`, `reduced_last`, `sent_on`.
+        by_rank: (r, b) blocks of each rank. streams: different ones that the model has.
         pp, vpp: ranks, and chunks a rank.
     """
 
@@ -58,6 +59,8 @@ class ChunkLayout:
     first: IntArray
     turned: IntArray
     reduced: IntArray
+    sent: IntArray
+    streams: int
     by_rank: IntArray
     pp: int
     vpp: int
@@ -69,7 +72,11 @@ def is_unit(block: Block) -> bool:
 
 
 class BlockFacts(NamedTuple):
-    """Of every block of a model, as in `ChunkLayout`; whether it has a backward, and something trained."""
+    """Of every block of a model, as in `ChunkLayout`; whether it has a backward, and something trained.
+
+    Args:
+        stream: (b,) number of what it hands on: those with as many tokens of as many elements are one. -1 = a teacher's.
+    """
 
     layer: BoolArray
     unit: BoolArray
@@ -77,6 +84,7 @@ class BlockFacts(NamedTuple):
     head: BoolArray
     back: list[bool]
     trained: list[bool]
+    stream: IntArray
 
 
 def block_facts(model: Model) -> BlockFacts:
@@ -94,7 +102,15 @@ def _block_facts(model: Same[Model]) -> BlockFacts:
         head=np.array([has_head(b) for b in blocks]),
         back=[has_backward(b) for b in blocks],
         trained=[has_trained(b) for b in blocks],
+        stream=_streams(blocks),
     )
+
+
+def _streams(blocks: Sequence[Block]) -> IntArray:
+    number: dict[tuple[str, int], int] = {}
+    # What writes no hidden state ends the model, and sends nothing on.
+    own = [None if b.is_teachers else (b.sequence, b.output_width) for b in blocks]
+    return np.array([-1 if key is None else number.setdefault(key, len(number)) if key[1] else 0 for key in own], dtype=np.int64)
 
 
 def turned_at(model: Model, contents: Sequence[Content]) -> IntArray:
@@ -123,6 +139,13 @@ def reduced_last(model: Model, contents: Sequence[Content]) -> IntArray:
                 break
         found.append(place)
     return np.array(found, dtype=np.int64)
+
+
+def sent_on(model: Model, contents: Sequence[Content]) -> IntArray:
+    """(c,) number of the stream that each chunk sends to the next one: what its last block hands on, a teacher's apart."""
+    stream = block_facts(model).stream
+    own = [[block for block, _ in content if stream[block] >= 0] for content in contents]
+    return np.array([stream[blocks[-1]] if blocks else 0 for blocks in own], dtype=np.int64)
 
 
 def layout_of(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()) -> ChunkLayout:
@@ -159,6 +182,8 @@ def _layout_of(known: Same[Model], pp: int, vpp: int, first: int, last: int, lay
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
         turned=turned_at(model, contents),
         reduced=reduced_last(model, contents),
+        sent=sent_on(model, contents),
+        streams=int(of.stream.max()) + 1,
         by_rank=counts.reshape(vpp, pp, -1).sum(axis=0),
         pp=pp,
         vpp=vpp,

@@ -13,6 +13,7 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
 from shardwright.cost.block_sums import BlockSums, MetSums, Variant, block_sums, members_along, met_degrees
 from shardwright.cost.block_table import BlockTables, block_tables, local_degrees
+from shardwright.cost.chunk_layout import block_facts
 from shardwright.cost.communication import (
     Network,
     all_alike,
@@ -48,7 +49,8 @@ class LayerTable:
         seconds: (blocks, phases, parts, n). saved_bytes: (blocks, modes, n). transient_bytes, flops: (blocks, n). buffer_bytes:
             (blocks, 2, n), see `option_memory.dispatch_buffers`.
         logits_bytes: (n,) peak of logits and their copies in the head. logits_blocks: (n,) the allocator's blocks of them.
-        overlap_buffers: (n,) bytes of tensor-parallel overlap outside the allocator. border: (tiers, n) seconds of one send across a tier.
+        overlap_buffers: (n,) bytes of tensor-parallel overlap outside the allocator. border: (streams, tiers, n) seconds of one send across
+            a tier, of each of the model's streams (`chunk_layout.BlockFacts`): of a teacher's where that takes longer.
     """
 
     seconds: FloatArray
@@ -123,7 +125,8 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
         name: np.zeros((blocks, *shapes.get(name, ()), sets, each), dtype=np.int64 if name.endswith("_bytes") else float)
         for name in OF_BLOCKS
     }
-    stream = np.zeros(each, dtype=np.int64)
+    of = block_facts(problem.model)
+    streams, teachers = np.zeros((int(of.stream.max()) + 1, each), dtype=np.int64), np.zeros(each, dtype=np.int64)
     for one in _alike_groups(problem, rows, network):
         own = Same(on_one_node(problem if one.within else without_fused_overlap(problem)))
         shared, where = _Shared(problem, rows.take(one.places), network), _run(one.places)
@@ -144,7 +147,8 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
             )
             for name, values in _by_set(table).items():
                 found[name][index][..., where] = values
-            stream[one.places] = np.maximum(stream[one.places], table.input_bytes)
+            sent = streams[of.stream[index]] if of.stream[index] >= 0 else teachers
+            sent[one.places] = np.maximum(sent[one.places], table.output_bytes)
     logits, logits_blocks = _logits_bytes(problem, rows)
     buffers = overlap_buffer_bytes(
         problem,
@@ -156,7 +160,7 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
         logits_bytes=np.tile(logits, len(modules)),
         logits_blocks=np.tile(logits_blocks, len(modules)),
         overlap_buffers=np.tile(buffers, len(modules)),
-        border=np.tile(_borders(problem, rows, stream, network), len(modules)),
+        border=np.stack([np.tile(_borders(problem, rows, np.maximum(one, teachers), network), len(modules)) for one in streams]),
     )
 
 

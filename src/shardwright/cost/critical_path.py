@@ -258,14 +258,23 @@ def border_picoseconds(
 ) -> tuple[IntArray, IntArray]:
     """(chunks,) picoseconds of the send out of each chunk, forward and backward: the fastest replica's border.
 
+    What goes back from a chunk is as much as came to it.
+
     Args:
         crossed: the tiers that devices of each rank send across, as `border_tiers` has them of all; None = of all.
     """
     rank = np.arange(len(costs.contents)) % grid.pp
-    # An inner tier may be the slower one (cards behind a host bridge on a fast network).
     crossed = border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers) if crossed is None else crossed
-    forward, backward = np.where(crossed, picoseconds(costs.border_s), np.iinfo(np.int64).max).min(axis=-1)
-    return forward[rank], backward[rank]
+    return fastest(costs.border_s, crossed[0, rank]), fastest(np.roll(costs.border_s, 1, axis=0), crossed[1, rank])
+
+
+def fastest(border_s: FloatArray, crossed: BoolArray) -> IntArray:
+    """(n,) picoseconds of sends of (n, tiers) seconds across the fastest of the tiers that are `crossed`.
+
+    An inner tier may be the slower one (cards behind a host bridge on a fast network).
+    """
+    least: IntArray = np.where(crossed, picoseconds(border_s), np.iinfo(np.int64).max).min(axis=-1)
+    return least
 
 
 def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> FloatArray:

@@ -169,6 +169,8 @@ def _compose(
             [max((i for i, p in enumerate(here) if has_backward(p.segment.block)), default=max(len(here) - 1, 0))], dtype=np.int64
         ),
         reduced=np.array([next((i for i, p in enumerate(here) if has_trained(p.segment.block)), 0)], dtype=np.int64),
+        sent=np.zeros(1, dtype=np.int64),
+        streams=1,
         by_rank=counts,
         pp=1,
         vpp=1,
@@ -226,7 +228,7 @@ def _layer_table(
     own: Problem, stage: StageParts, device: int, here: list[_Segment], tables: list[BlockTable], buffers: list[int], *, length: int
 ) -> LayerTable:
     loss = [_logits(own, stage, device, part.segment, length=length) for part in here]
-    border = np.zeros((len(own.cluster.tiers()), 1))
+    border = np.zeros((1, len(own.cluster.tiers()), 1))
     return LayerTable(
         **{name: np.stack([getattr(t, name) for t in tables]) for name in OF_BLOCKS},
         logits_bytes=np.array([max(a for a, _ in loss)], dtype=np.int64),

@@ -36,7 +36,7 @@ class StepCosts(StepBytes):
         forward_s, backward_s: (c,) seconds of F and of B (recompute included). weight_s: (c,) what W takes of B where they are apart.
         parts: (2, c, parts + 4): F and B by part, then recompute, exposed sharding traffic, the reduction of scales and exposed copies to
             and from host memory.
-        border_s: (tiers,) seconds of a send across each tier.
+        border_s: (c, tiers) seconds of a send from each chunk to the next, or back, across each tier.
         gather_s, reduce_s: (c,) parameters gathered at the start of the step, gradients reduced at its end. pieces: (c,).
         tied_s: (c,) gradients of weights that other chunks use too, reduced after all others.
         optimizer_s: (r,) update and clipping; update_s: of it the update alone;
@@ -101,7 +101,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         backward_s=parts[1].sum(axis=1),
         weight_s=layout.counts @ layers.seconds[:, 2, :, row].sum(axis=1),
         parts=parts,
-        border_s=layers.border[:, row],
+        border_s=layers.border[layout.sent, :, row],
         gather_s=start,
         reduce_s=end,
         tied_s=_tied_seconds(choices, priced),

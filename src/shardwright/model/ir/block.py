@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass
+from shardwright.model.ir.tensor import Dim
 
 INPUT = "input"
 MEMORY = "memory"
@@ -60,6 +61,11 @@ class Block:
     def is_layer(self) -> bool:
         """A pipeline spreads it and recompute applies to it: it is no embedding, no head and not a teacher's."""
         return not self.has_words and not self.is_teachers
+
+    @property
+    def output_width(self) -> int:
+        """Elements that a token of its output has: of the widest hidden state that it writes; 0 where it writes none, as some heads."""
+        return max((e.size for o in self.operators for e in o.writes if e.dim is Dim.HIDDEN), default=0)
 
     @property
     def is_causal(self) -> bool:

@@ -172,7 +172,8 @@ class BlockProgram:
     """One block under one structure. What its hash leaves out is long, and seldom differs alone.
 
     Args:
-        constant: tensors without a gradient (`model.gradients`).
+        output_volume: bytes of its output on one device, as it crosses a pipeline border. constant: tensors without a gradient
+            (`model.gradients`).
     """
 
     block: str
@@ -180,7 +181,7 @@ class BlockProgram:
     moves: tuple[Move, ...]
     saved: tuple[Saved, ...] = field(hash=False)
     stored: tuple[Stored, ...] = field(hash=False)
-    input_volume: Size
+    output_volume: Size
     operators: tuple[Operator, ...] = field(hash=False)
     constant: frozenset[str] = frozenset()
 

@@ -22,7 +22,7 @@ from shardwright.program.block.local_size import Context, dispatched_tokens, ope
 from shardwright.program.block.moves import edge_moves, exit_moves, own_moves
 from shardwright.program.block.narrow import is_narrow
 from shardwright.program.block.placement import Placing, is_routed
-from shardwright.program.block.saved import saved_tensors, stream_volume
+from shardwright.program.block.saved import output_volume, saved_tensors
 from shardwright.program.block.sizes import Size
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch
 
@@ -63,7 +63,7 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
         moves=tuple(moves.values()),
         saved=saved_tensors(block, operators, structure, context),
         stored=tuple(_stored(o, p, structure, backward=runs_backward(o, constant)) for o in here for p in o.parameters),
-        input_volume=stream_volume(block, structure, context),
+        output_volume=output_volume(block, structure, context),
         operators=tuple(o for o in block.operators if structure.runs(o) or any(m.operator == o.name for m in moves.values())),
         constant=constant,
     )

@@ -26,6 +26,11 @@ def stream_volume(block: Block, structure: Placing, context: Context) -> Size:
     return local_tokens(OperatorClass.STREAM, structure, context).scaled(context.element * _hidden(block))
 
 
+def output_volume(block: Block, structure: Placing, context: Context) -> Size:
+    """Bytes of the block's output that one device holds."""
+    return local_tokens(OperatorClass.STREAM, structure, context).scaled(context.element * block.output_width)
+
+
 def _hidden(block: Block) -> int:
     return next((e.size for o in block.operators for e in (*o.reads, *o.writes) if e.dim is Dim.HIDDEN and e.size > 1), 1)
 

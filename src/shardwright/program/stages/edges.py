@@ -110,8 +110,7 @@ def edge_extents(edge: StageEdge, *, model: Model) -> tuple[Extent, ...]:
     block = model.blocks[model.runs[edge.run].block]
     if edge.operator:
         return next(o for o in block.operators if o.name == edge.operator).writes
-    width = max((e.size for o in block.operators for e in o.writes if e.dim is Dim.HIDDEN), default=model.hidden)
-    return (Extent(dim=Dim.HIDDEN, size=width),)
+    return (Extent(dim=Dim.HIDDEN, size=block.output_width or model.hidden),)
 
 
 def edge_segments(edge: StageEdge, source: StageParts, target: StageParts, *, model: Model) -> tuple[Segment, Segment]:

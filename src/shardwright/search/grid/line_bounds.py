@@ -87,7 +87,7 @@ def _raise(
             pattern=pattern,
             schedule=outer["schedule"][some.outer],
             microbatches=outer["microbatches"][some.outer],
-            border=np.full_like(pattern, len(problem.cluster.tiers())),
+            border=np.full_like(pattern, costs.border.shape[1] // 2),
             zero_list=inner.zero_key[some.outer],
             redo_list=inner.redo_key[some.outer],
             start=start,

@@ -78,17 +78,17 @@ def line_pattern(problem: Problem, space: Space, layout: ChunkLayout, *, ways: I
 
 
 def _borders(layout: ChunkLayout, behind: IntArray, tiers: int, ranks: IntArray) -> Pattern:
-    """Sends between chunks by the tier that they cross: (pp,) from each rank to the next."""
-    pp, chunk = layout.pp, np.arange(len(layout.counts))
-    into, out = np.zeros((2, len(chunk), tiers))
-    out[chunk[:-1], behind[chunk[:-1] % pp]] = 1.0
+    """Sends between chunks by their stream and the tier that they cross: (pp,) from each rank to the next."""
+    pp, chunk, columns = layout.pp, np.arange(len(layout.counts)), layout.streams * tiers
+    into, out = np.zeros((2, len(chunk), columns))
+    out[chunk[:-1], layout.sent[:-1] * tiers + behind[chunk[:-1] % pp]] = 1.0
     into[1:] = out[:-1]
     before = np.cumsum(into, axis=0)
     return {
         "crossed": before[ranks],
         "crossed_around": before[ranks + (layout.vpp - 1) * pp],
         "crossed_total": before[-1],
-        "sends": (into + out).reshape(layout.vpp, pp, tiers).sum(axis=0)[ranks],
+        "sends": (into + out).reshape(layout.vpp, pp, columns).sum(axis=0)[ranks],
     }
 
 

@@ -188,7 +188,7 @@ def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
     of = block_facts(problem.model)
     layer, unit = of.layer, of.unit[:, None]
     # Modules that predict further tokens have cores too, and are no layers: a policy leaves them.
-    saved = layers.saved_bytes.copy()
+    saved, farther = layers.saved_bytes.copy(), np.minimum.accumulate(layers.border[:, ::-1], axis=1)[:, ::-1]
     saved[:, 1] = np.where(layer[:, None], saved[:, 1], saved[:, 0])
     return Costs(
         forward=_floats(total[:, 0]),
@@ -197,7 +197,7 @@ def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
         full=_floats(total[:, 4]),
         saved=_floats(saved),
         transient=_floats(np.where(layer[:, None], layers.transient_bytes, 0)),
-        border=_floats(np.concatenate([np.minimum.accumulate(layers.border[::-1], axis=0)[::-1], layers.border]).T),
+        border=_floats(np.concatenate([farther, layers.border]).reshape(-1, layers.border.shape[-1]).T),
         logits=_floats(layers.logits_bytes),
         **{name: _floats(getattr(meshes.sync, name)) for name in _SUMS},
         unit=_floats(meshes.sync.gathered * unit),
@@ -237,7 +237,7 @@ def patterns_of(problem: Problem, prepared: Prepared) -> tuple[Patterns, IntArra
         several &= lies_in_units(Rows(columns=mesh), units)[at]
     pipelines = {"pp": pp, "vpp": outer["vpp"], "border": border, "apart": np.where(several, stride, 0)}
     patterns, row = grid_patterns(problem, members.space, prepared.layouts, pipelines, units=units)
-    return patterns, row, np.where(several, len(units), 0)
+    return patterns, row, np.where(several, prepared.layers.border[..., 0].size, 0)
 
 
 def least_jitter(problem: Problem, devices: int) -> float:

@@ -111,6 +111,13 @@ def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: Facts) -> FloatArray
     return result
 
 
+def least_sends(problem: Problem, shaped: ShapedSpace) -> FloatArray:
+    """(layer rows, tiers) seconds of a send of the model's narrowest stream across each tier, or one farther out if that is faster."""
+    border = shaped.costs.border
+    least: FloatArray = border.reshape(len(border), 2, -1, len(problem.cluster.tiers()))[:, 0].min(axis=1)
+    return least
+
+
 def least_border(problem: Problem, shaped: ShapedSpace, outers: tuple[int, ...]) -> float:
     """Seconds that a send between any two of these splits takes at least: all activations once, over all devices of a rank.
 
@@ -121,7 +128,7 @@ def least_border(problem: Problem, shaped: ShapedSpace, outers: tuple[int, ...])
         columns, devices = shaped.columns, shaped.columns["s_pp"][row]
         tier = 0 if devices % problem.cluster.node.num_devices else border_tier(problem, int(devices))
         copies = int(columns["tp"][row]) if not columns["sp"][row] else 1
-        found.append(float(shaped.costs.border[shaped.prepared.layer_row[row], tier]) / copies)
+        found.append(float(least_sends(problem, shaped)[shaped.prepared.layer_row[row], tier]) / copies)
     return min(found)
 
 
@@ -129,7 +136,7 @@ def _fixed(problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArra
     costs = shaped.costs
     fixed = np.zeros((len(layer), COLUMNS))
     tiers = np.array([border_tier(problem, int(shaped.columns["s_pp"][row])) for row in pipeline.outers], dtype=np.int64)
-    fixed[:, labels.BORDER] = costs.border[layer, tiers]
+    fixed[:, labels.BORDER] = least_sends(problem, shaped)[layer, tiers]
     fixed[:, labels.SCALES] = costs.scales[mesh]
     fixed[:, labels.LOGITS], fixed[:, labels.LOGITS_BLOCKS] = costs.logits[layer], costs.logits_blocks[layer]
     fixed[:, labels.END_BYTES] = costs.embedding[mesh]

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.compiled import plain
-from shardwright.cost.chunk_layout import ChunkLayout, block_facts, reduced_last, turned_at
+from shardwright.cost.chunk_layout import ChunkLayout, block_facts, reduced_last, sent_on, turned_at
 from shardwright.cost.priced import Priced
 from shardwright.cost.step_bytes import again_bytes
 from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts, step_costs
@@ -155,6 +155,8 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> ChunkLayout:
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
         turned=turned_at(problem.model, contents),
         reduced=reduced_last(problem.model, contents),
+        sent=sent_on(problem.model, contents),
+        streams=int(of.stream.max()) + 1,
         by_rank=by_rank,
         pp=plan.ranks,
         vpp=plan.chunks_per_rank,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.critical_path import border_picoseconds, jitter
+from shardwright.cost.critical_path import border_tiers, fastest, jitter
 from shardwright.cost.step_bytes import reserve_factor
 from shardwright.cost.step_costs import StepCosts
 from shardwright.cost.terms import activation_room
@@ -80,13 +80,13 @@ def order_problem(problem: Problem, plan: JointPlan, costs: StepCosts, *, capaci
 
 def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArray, IntArray]:
     """(chunks,) nanoseconds from the end of a chunk's F to where that of the next chunk may start, and back for I; 0 on one rank."""
-    tiers, owners = problem.cluster.tiers(), np.array(plan.owners)
-    # Both are by rank: across the border behind a rank, and across the one before it.
-    behind, before = (times[: plan.ranks] for times in border_picoseconds(costs, plan.grids[0], tiers))
-    step = np.diff(owners)
+    grid, owners = plan.grids[0], np.array(plan.owners)
+    # Across the border behind a rank, and across the one before it.
+    crossed = border_tiers(grid.devices, grid.pp, grid.strides()["pp"], problem.cluster.tiers())
+    step, sent = np.diff(owners), costs.border_s[:-1]
     forward, backward = np.zeros(len(owners)), np.zeros(len(owners))
-    forward[:-1] = np.where(step == 0, 0, np.where(step == -1, before[owners[:-1]], behind[owners[:-1]]))
-    backward[1:] = np.where(step == 0, 0, np.where(step == -1, behind[owners[1:]], before[owners[1:]]))
+    forward[:-1] = np.where(step == 0, 0, fastest(sent, crossed[np.where(step == -1, 1, 0), owners[:-1]]))
+    backward[1:] = np.where(step == 0, 0, fastest(sent, crossed[np.where(step == -1, 0, 1), owners[1:]]))
     units = SECOND / 1e12
     return np.rint(forward * units).astype(np.int64), np.rint(backward * units).astype(np.int64)
 

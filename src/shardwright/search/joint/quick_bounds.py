@@ -7,7 +7,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray
 from shardwright.cost.bound_arrays import Facts
 from shardwright.program.problem import Problem
-from shardwright.search.joint.arrays import border_tier
+from shardwright.search.joint.arrays import border_tier, least_sends
 from shardwright.search.joint.chain import Chain
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
 
@@ -29,7 +29,7 @@ def shape_bounds(problem: Problem, shaped: ShapedSpace, chain: Chain, facts: Fac
     whole, back = counts @ (forward + backward), counts @ backward
     least = (chain.inner.astype(np.float64) @ (forward + backward)).min(axis=0)
     tiers = np.array([border_tier(problem, int(s)) for s in shaped.columns["s_pp"]], dtype=np.int64)
-    border = costs.border[row, tiers]
+    border = least_sends(problem, shaped)[row, tiers]
     share = _forward_share(counts, forward, backward)
     dense, experts, frozen = (counts @ table[:, mesh] for table in (costs.dense, costs.experts, costs.frozen))
     static = []
