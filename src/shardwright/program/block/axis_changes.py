@@ -57,8 +57,9 @@ def axis_change(
     """
     made = produced(source, source_cut)
     need, cotangent = wanted(target, cut)
-    if shared or (made == WHOLE and source is not None and need != WHOLE and not any(e.dim.value == need for e in source.writes)):
-        # A whole tensor that every member reads for its own heads: each returns a part of the sum, none a slice.
+    split = need not in (WHOLE, Dim.SEQUENCE.value)
+    if shared or (made == WHOLE and source is not None and split and not any(e.dim.value == need for e in source.writes)):
+        # A whole tensor that every member reads for its own heads: each returns a part of the sum; of its own tokens it returns a slice.
         need, cotangent = WHOLE, PARTIAL
     if source is not None and source.kind is target.kind is OperatorKind.RESIDUAL:
         need = made
