@@ -26,7 +26,7 @@ class Costs(NamedTuple):
     block's own work, and for the whole step; regathered: before a backward.
     logits_blocks, overlap_buffers: (l,) bytes. copied: (t, h) elements of tied weights that another block owns.
     spread: (t, h) elements that more devices sum than dp x cp. shard, expert_shard: (h,). norm: (h,) seconds. tied: (2, h) seconds to
-    sum the weights that both ends share, without and with ZeRO. embedding, communicators: (h,) bytes.
+    sum the weights that both ends share, without and with ZeRO. communicators: (h,) bytes. table: (t, h) bytes of the gradient of a table.
     scales: (h,) seconds that each pass of a chunk waits. passes: (h,) bytes an element of passes over whole gradients.
     slowdown: (h,) of kernels beside collectives. gather_copy, regather_copy, reduce_copy: (t, h) seconds of copies around collectives.
     """
@@ -60,7 +60,7 @@ class Costs(NamedTuple):
     norm: FloatArray
     tied: FloatArray
     passes: FloatArray
-    embedding: FloatArray
+    table: FloatArray
     logits_blocks: FloatArray
     overlap_buffers: FloatArray
     copied: FloatArray
@@ -80,10 +80,10 @@ class Patterns(NamedTuple):
     ranks, chunks_per_rank, looked: (p,). rank: (p, s). stage, before, own, least: (p, s, t) blocks on the rank; in chunks 0..s-1; in
     chunk s; the fewest in any of its chunks. around: (p, s, t) blocks before the rank's last chunk, and p times that chunk's less the
     rank's. pieces: (p, s) of chunk s. first_pieces: (p,) of chunk 0. total: (p, t). redone, redone_before, redone_around, redone_own,
-    redone_least: recomputed layers for each recompute option k: (p, s, k, w). has_head, has_end: (p, s) the rank holds the head; an
-    embedding or head. first: (p, t) blocks of chunk 0. crossed, crossed_around, sends: (p, s, k) borders of one stream and one tier before
-    chunk s; before the rank's last chunk; that the rank sends across a microbatch, forward and back. crossed_total: (p, k) of all. Where
-    it is not known which tier each border crosses, the innermost that may be stands for all.
+    redone_least: recomputed layers for each recompute option k: (p, s, k, w). has_head: (p, s) the rank holds the head. first: (p, t)
+    blocks of chunk 0. crossed, crossed_around, sends: (p, s, k) borders of one stream and one tier before chunk s; before the rank's last
+    chunk; that the rank sends across a microbatch, forward and backward. crossed_total: (p, k) of all. Where it is not known which tier
+    each border crosses, the innermost that may be stands for all.
     """
 
     ranks: IntArray
@@ -106,7 +106,6 @@ class Patterns(NamedTuple):
     redone_least: FloatArray
     redone_total: FloatArray
     has_head: IntArray
-    has_end: IntArray
     crossed: FloatArray
     crossed_around: FloatArray
     crossed_total: FloatArray
@@ -243,7 +242,7 @@ def pattern_records(patterns: Patterns) -> PatternRecords:
     redone = {name: getattr(patterns, f"redone_{name}") for name in ("before", "around", "own", "least")}
     return PatternRecords(
         pipelines=_records({name: getattr(patterns, name) for name in ("ranks", "chunks_per_rank", "looked", "first_pieces")}),
-        ranks=_records({name: getattr(patterns, name) for name in ("rank", "pieces", "has_head", "has_end")}),
+        ranks=_records({name: getattr(patterns, name) for name in ("rank", "pieces", "has_head")}),
         blocks=_records(blocks | {"first": patterns.first[:, None], "total": patterns.total[:, None]}),
         redone=_records(redone | {"stage": patterns.redone, "total": patterns.redone_total[:, None]}),
         borders=_records(
@@ -280,10 +279,10 @@ def scratch_of(redo_options: int, offloads: int, *, ranks: int) -> Scratch:
 
 BY_MESH: Final = (
     *("gather", "reduce", "all_reduce", "fetch", "refetch", "scatter", "apart", "dense", "experts", "spread", "frozen"),
-    *("frozen_dense", "frozen_experts", "unit", "root", "regathered", "copied", "gather_copy", "regather_copy", "reduce_copy"),
+    *("frozen_dense", "frozen_experts", "unit", "root", "regathered", "copied", "gather_copy", "regather_copy", "reduce_copy", "table"),
 )
 """Columns of `Costs` by block and mesh row."""
-_BY_GROUP = ("shard", "expert_shard", "norm", "passes", "embedding", "communicators", "slowdown", "scales")
+_BY_GROUP = ("shard", "expert_shard", "norm", "passes", "communicators", "slowdown", "scales")
 _OF_RANK = (
     "dense",
     "experts",

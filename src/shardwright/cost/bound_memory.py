@@ -65,11 +65,14 @@ def fill_live(
     for s in range(patterns.pipelines[p]["looked"]):
         saved = 0.0
         transient = 0.0
+        end = 0.0
         for t in range(costs.meshes.shape[1]):
             block = patterns.blocks[p, s, t]
             is_layer = costs.layers[layer, t]["transient"] > 0.0
             kept = 2 if mode == 2 and is_layer and facts["layer_block"] < 0 else use
             saved += block["least"] * costs.saved[layer, t, kept]
+            if block["stage"] > 0.0:
+                end = max(end, costs.meshes[h, t]["table"])
             if is_layer and block["stage"] > 0.0:
                 transient = max(transient, costs.saved[layer, t, 0] - costs.saved[layer, t, mode])
         if mode == 2 and facts["layer_block"] >= 0:
@@ -77,7 +80,6 @@ def fill_live(
             for way in range(patterns.redone.shape[3]):
                 saved -= patterns.redone[p, s, redo, way]["least"] * (costs.saved[layer, t, 0] - costs.saved[layer, t, 2])
         rank, row = patterns.ranks[p, s], costs.rows[layer]
-        end = costs.groups[h]["embedding"] if rank["has_end"] else 0.0
         logits = row["logits"] if rank["has_head"] else 0.0
         blocks = row["logits_blocks"] if rank["has_head"] else 0.0
         brief = temporary_bytes(transient, end, logits)

@@ -15,7 +15,6 @@ from shardwright.model.gradients import has_backward
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.model.ir.tensor import TABLES
 from shardwright.program.same import Same
 from shardwright.program.stages.chunks import Content, chunk_contents
 
@@ -24,12 +23,6 @@ from shardwright.program.stages.chunks import Content, chunk_contents
 def has_head(block: Block) -> bool:
     """The block computes logits."""
     return any(o.klass is OperatorClass.HEAD for o in block.operators)
-
-
-@lru_cache(maxsize=1024)
-def has_table(block: Block) -> bool:
-    """The block has a trained table of words, whose gradient is a temporary of its own."""
-    return any(p.klass in TABLES and p.trainable for o in block.operators for p in o.parameters)
 
 
 @lru_cache(maxsize=1024)
@@ -43,8 +36,8 @@ class ChunkLayout:
     """c = chunk, r = pipeline rank, b = block of the model. Equal only to itself.
 
     Args:
-        contents: blocks of each chunk in order. counts: (c, b). layer, unit, end, head: (b,) which blocks are layers, are gathered by
-            themselves under ZeRO-3 (see `is_unit`), are a trained embedding or head, compute logits.
+        contents: blocks of each chunk in order. counts: (c, b). layer, unit, head: (b,) which blocks are layers, are gathered by themselves
+            under ZeRO-3 (see `is_unit`), compute logits.
         first: (c,) the first block of each chunk. turned, reduced, sent: see `turned_at`, `reduced_last`, `sent_on`.
         by_rank: (r, b) blocks of each rank. streams: different ones that the model has.
         pp, vpp: ranks, and chunks a rank.
@@ -54,7 +47,6 @@ class ChunkLayout:
     counts: IntArray
     layer: BoolArray
     unit: BoolArray
-    end: BoolArray
     head: BoolArray
     first: IntArray
     turned: IntArray
@@ -80,7 +72,6 @@ class BlockFacts(NamedTuple):
 
     layer: BoolArray
     unit: BoolArray
-    end: BoolArray
     head: BoolArray
     back: list[bool]
     trained: list[bool]
@@ -98,7 +89,6 @@ def _block_facts(model: Same[Model]) -> BlockFacts:
     return BlockFacts(
         layer=np.array([b.is_layer for b in blocks]),
         unit=np.array([is_unit(b) for b in blocks]),
-        end=np.array([has_table(b) for b in blocks]),
         head=np.array([has_head(b) for b in blocks]),
         back=[has_backward(b) for b in blocks],
         trained=[has_trained(b) for b in blocks],
@@ -177,7 +167,6 @@ def _layout_of(known: Same[Model], pp: int, vpp: int, first: int, last: int, lay
         counts=counts,
         layer=of.layer,
         unit=of.unit,
-        end=of.end,
         head=of.head,
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
         turned=turned_at(model, contents),

@@ -14,7 +14,7 @@ from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.block_table import BlockTable
 from shardwright.cost.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.chunk_layout import ChunkLayout, has_head, has_table, has_trained, is_unit
+from shardwright.cost.chunk_layout import ChunkLayout, has_head, has_trained, is_unit
 from shardwright.cost.columns import OF_BLOCKS, LayerTable
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.device_blocks import WIDTHS, block_on_device, parts_along, product_class
@@ -162,7 +162,6 @@ def _compose(
         counts=counts,
         layer=np.array([p.segment.block.is_layer for p in here], dtype=np.bool_),
         unit=np.array([is_unit(p.segment.block) for p in here], dtype=np.bool_),
-        end=np.array([has_table(p.segment.block) for p in here], dtype=np.bool_),
         head=np.array([has_head(p.segment.block) for p in here], dtype=np.bool_),
         first=np.zeros(1, dtype=np.int64),
         turned=np.array(
@@ -272,7 +271,7 @@ def _mesh_table(
     groups_of = max((_communicators(own, p.segment.cells, local, contributions=contributions, shape=shape) for p in here), default=0)
     copies = copy_seconds(own, sync)
     runtime = own.runtime
-    table = max((_table_elements(part.segment, local, own.job.sequence_length) for part in here), default=0)
+    tables = np.array([_table_elements(part.segment, local, own.job.sequence_length) for part in here], dtype=np.int64)
     return MeshTable(
         sync=sync,
         norm_s=_norm_seconds(Same(problem), shape.devices),
@@ -288,7 +287,7 @@ def _mesh_table(
             network,
         ),
         gradient_bytes=gradient_pass_bytes(own, np.array([len(group)])),
-        embedding_bytes=np.array([table * runtime.embedding_gradient_bytes], dtype=np.int64),
+        table_bytes=tables[:, None] * runtime.embedding_gradient_bytes,
     )
 
 

@@ -22,6 +22,7 @@ from shardwright.cost.sum_seconds import SumSpans
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import TABLES
 from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.sizes import evaluate
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ScaleGroup
 
@@ -36,7 +37,7 @@ class MeshTable:
         gather_copy_s, regather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gathers and reduction (`sharded`).
         scales_s: (n,) seconds that each pass of a chunk waits for its scales (see `scales`).
         gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end (`Runtime.gradient_passes`).
-        embedding_bytes: (n,) temporary of the embedding's or head's weight gradient.
+        table_bytes: (blocks, n) temporary of the weight gradient of the block's largest trained table: an embedding or a head.
         communicator_bytes: (n,) buffers of the communicators, outside the allocator.
     """
 
@@ -49,7 +50,7 @@ class MeshTable:
     reduce_copy_s: FloatArray
     scales_s: FloatArray
     gradient_bytes: IntArray
-    embedding_bytes: IntArray
+    table_bytes: IntArray
     communicator_bytes: IntArray
 
 
@@ -89,8 +90,6 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray, *, lying: tuple[Su
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
     n, sync = len(rows), _sync(problem, rows, shard, network, lying=lying)
     norm = least_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), spans=spans_along("world", rows, network), network=network)
-    trained = any(p.klass in TABLES and p.trainable for b in problem.model.blocks for o in b.operators for p in o.parameters)
-    table_elements = trained * -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
     gather_copy, regather_copy, reduce_copy = copy_seconds(problem, sync)
     # Of groups that lie unlike each other in the units of the network each is priced by itself; those of tied weights by the plan alone.
     alike = lies_in_units(rows, tuple(t.num_devices for t in network.tiers)) & (lying is None)
@@ -107,8 +106,19 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray, *, lying: tuple[Su
         reduce_copy_s=reduce_copy,
         scales_s=scale_waits(problem, rows),
         gradient_bytes=gradient_pass_bytes(problem, rows["dp"] * rows["cp"]),
-        embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,
+        table_bytes=_table_elements(problem, rows) * problem.runtime.embedding_gradient_bytes,
     )
+
+
+def _table_elements(problem: Problem, rows: Rows) -> IntArray:
+    """(blocks, n) elements of the largest trained table of words or positions that a device has of each block."""
+    programs, degrees = programs_of(problem, Structure(sequence_parallel=True, routed=True)), rows.degrees()
+    found = np.zeros((len(programs), len(rows)), dtype=np.int64)
+    for largest, program in zip(found, programs, strict=True):
+        for stored in program.stored:
+            if stored.klass in TABLES and stored.trainable:
+                np.maximum(largest, evaluate(stored.elements, degrees), out=largest)
+    return found
 
 
 def held_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
@@ -127,7 +137,7 @@ def held_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         reduce_copy_s=np.zeros(sync.gather.shape),
         scales_s=scale_waits(problem, rows),
         gradient_bytes=none,
-        embedding_bytes=none,
+        table_bytes=np.zeros(sync.gather.shape, dtype=np.int64),
     )
 
 

@@ -205,7 +205,7 @@ def state_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) 
 def _temporaries(choices: Choices, priced: Priced) -> tuple[IntArray, IntArray]:
     """(r,) bytes of the largest temporary of each kind: what a layer's backward makes again, and an embedding's or head's gradient."""
     layout, row, held = priced.layout, priced.layer_row, priced.layout.by_rank > 0
-    end = np.where((held & layout.end).any(axis=1), priced.meshes.embedding_bytes[priced.mesh_row], 0)
+    end = np.where(held, priced.meshes.table_bytes[:, priced.mesh_row], 0).max(axis=1)
     again = again_bytes(priced.layers.saved_bytes[:, :, row], choices.mode)
     return np.where(held & layout.layer, again, 0).max(axis=1), end
 

@@ -68,14 +68,14 @@ def _facts() -> Facts:
 
 
 _FLAT = (
-    *("logits", "shard", "expert_shard", "norm", "passes", "embedding", "logits_blocks", "overlap_buffers", "communicators"),
+    *("logits", "shard", "expert_shard", "norm", "passes", "logits_blocks", "overlap_buffers", "communicators"),
     *("slowdown", "scales"),
 )
 _SWITCHES = ("every_microbatch", "overlap_gather", "blocks_plain", "blocks_several")
-_WHOLE = ("ranks", "chunks_per_rank", "looked", "rank", "has_head", "has_end")
+_WHOLE = ("ranks", "chunks_per_rank", "looked", "rank", "has_head")
 _DIMENSIONS = (
     dict.fromkeys(("ranks", "chunks_per_rank", "looked", "first_pieces"), 1)
-    | dict.fromkeys(("rank", "pieces", "first", "total", "has_head", "has_end", "crossed_total"), 2)
+    | dict.fromkeys(("rank", "pieces", "first", "total", "has_head", "crossed_total"), 2)
     | dict.fromkeys(("redone", "redone_before", "redone_around", "redone_own", "redone_least"), 4)
 )
 

@@ -131,7 +131,7 @@ def _different(rows: IntArray) -> tuple[IntArray, IntArray]:
 
 _BY_LAYER = ("forward", "backward", "selective", "full", "transient")
 _OF_LAYER = ("logits", "logits_blocks", "overlap_buffers")
-_OF_MESH = ("shard", "expert_shard", "norm", "passes", "embedding", "communicators", "slowdown", "scales")
+_OF_MESH = ("shard", "expert_shard", "norm", "passes", "communicators", "slowdown", "scales")
 
 
 def _widened(costs: Costs, layer: IntArray, mesh: IntArray) -> Costs:

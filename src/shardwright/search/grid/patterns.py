@@ -160,5 +160,4 @@ def _pattern(
         "redone_least": redone_chunks.min(axis=0)[ranks],
         "redone_total": redone.sum(axis=0),
         "has_head": (layout.by_rank[ranks][:, layout.head].sum(axis=1) > 0).astype(np.int64),
-        "has_end": (layout.by_rank[ranks][:, layout.end].sum(axis=1) > 0).astype(np.int64),
     }

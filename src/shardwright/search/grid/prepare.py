@@ -205,7 +205,7 @@ def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
         norm=_floats(meshes.norm_s),
         tied=_floats(np.stack([meshes.sync.tied_all_reduce, meshes.sync.tied_reduce])),
         passes=_floats(meshes.gradient_bytes),
-        embedding=_floats(meshes.embedding_bytes),
+        table=_floats(meshes.table_bytes),
         logits_blocks=_floats(layers.logits_blocks),
         overlap_buffers=_floats(layers.overlap_buffers),
         copied=_floats(meshes.sync.tied),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bound_arrays import Facts
+from shardwright.cost.bound_arrays import Costs, Facts
 from shardwright.program.problem import Problem
 from shardwright.search.joint import label_program as labels
-from shardwright.search.joint.chain import Chain
+from shardwright.search.joint.chain import Chain, chain_of
 from shardwright.search.joint.label_program import Pipeline, Splits
 from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
 
@@ -132,6 +132,14 @@ def least_border(problem: Problem, shaped: ShapedSpace, outers: tuple[int, ...])
     return min(found)
 
 
+def _end_bytes(problem: Problem, costs: Costs) -> FloatArray:
+    """(h,) bytes of the gradient of a table that the first and the last device have at least."""
+    chain = chain_of(problem.model)
+    first, last = (costs.table[list(blocks)].max(axis=0, initial=0.0) for blocks in (chain.before, chain.after))
+    least: FloatArray = np.minimum(first, last)
+    return least
+
+
 def _fixed(problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArray, pipeline: PipelineShape, facts: Facts) -> FloatArray:
     costs = shaped.costs
     fixed = np.zeros((len(layer), COLUMNS))
@@ -139,7 +147,7 @@ def _fixed(problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArra
     fixed[:, labels.BORDER] = least_sends(problem, shaped)[layer, tiers]
     fixed[:, labels.SCALES] = costs.scales[mesh]
     fixed[:, labels.LOGITS], fixed[:, labels.LOGITS_BLOCKS] = costs.logits[layer], costs.logits_blocks[layer]
-    fixed[:, labels.END_BYTES] = costs.embedding[mesh]
+    fixed[:, labels.END_BYTES] = _end_bytes(problem, costs)[mesh]
     fixed[:, labels.OUTSIDE] = costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
     fixed[:, labels.TIED] = costs.tied[1 if pipeline.zero else 0, mesh]
     fixed[:, labels.SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)

@@ -150,7 +150,6 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> ChunkLayout:
         counts=counts,
         layer=of.layer,
         unit=of.unit,
-        end=of.end,
         head=of.head,
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
         turned=turned_at(problem.model, contents),
