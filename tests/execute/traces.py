@@ -42,7 +42,8 @@ def check_measured(small: Small, trace: StepTrace, *, plan: Plan | None = None) 
     asked = [s for s in trace.spans if s.track is Track.MESSAGES]
     assert {s.kind for s in asked} <= {"send", "receive"}
     ends = list(messages(trace))
-    assert 2 * len(ends) == len(asked), "each is received"
+    # PyTorch's engine does not say who is at the other end.
+    assert 2 * len(ends) == sum(s.peer >= 0 for s in asked), "each is received"
     assert all((one.size, one.peer, one.device) == (other.size, other.device, other.peer) for one, other in ends)
     assert faults(trace_text(trace)) == []
     return found
