@@ -11,6 +11,7 @@ from shardwright.hardware.cluster import FabricTier
 from shardwright.job.training import SequenceLength
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
+from shardwright.model.trained import trained
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Runtime
 from shardwright.strategy.grid.axes import Grid
@@ -108,17 +109,19 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
 """Towers with a wider stream than the text's (Gemma's) and with narrower ones; their images have fewer and more tokens than the text."""
 
 
-@lru_cache(maxsize=len(CONFIGS))
-def tower_model(name: str) -> Model:
-    """One of `CONFIGS`."""
-    return model_from_config(CONFIGS[name], name=name)
+@lru_cache(maxsize=None)
+def tower_model(name: str, *, training: str = "") -> Model:
+    """One of `CONFIGS`, all of it trained or as the text says."""
+    return trained(model_from_config(CONFIGS[name], name=name), training)
 
 
 def drawn_tower(draw: random.Random, runtimes: tuple[Runtime, ...], *, schedules: tuple[str, ...]) -> tuple[Problem, Grid]:
     """A legal grid of some pipeline ranks for one of the models, under one of the runtimes."""
     while True:
-        model = tower_model(draw.choice(tuple(CONFIGS)))
-        grid = random_grid(draw, experts=model.name == "qwen3-vl-moe", schedules=schedules)
+        name = draw.choice(tuple(CONFIGS))
+        still = "frozen:encoder_embed,encoder" if name == "t5" else "frozen:vision_embed,vision"
+        model = tower_model(name, training=draw.choice(("", "", still, "frozen:embed")))
+        grid = random_grid(draw, experts=name == "qwen3-vl-moe", schedules=schedules)
         node = draw.choice((2, 4, 8))
         if grid.pp == 1 or grid.devices % node:
             continue
@@ -132,7 +135,7 @@ def drawn_tower(draw: random.Random, runtimes: tuple[Runtime, ...], *, schedules
             global_batch=grid.dp * grid.microbatch * draw.choice((1, 2, 6, 12)),
             seq_len=draw.choice((256, 4096)),
         )
-        beside = "encoder" if model.name == "t5" else "image"
+        beside = "encoder" if name == "t5" else "image"
         sequences = (*problem.job.sequences, SequenceLength(name=beside, tokens=draw.choice((64, 256, 4096))))
         problem = replace(problem, job=replace(problem.job, sequences=sequences))
         if is_legal(problem, grid):

@@ -17,7 +17,10 @@ from shardwright.compiled import allocation_free
 from shardwright.cost.step_costs import StepCosts
 from shardwright.hardware.cluster import Tier
 from shardwright.hardware.graph import counts_by_group
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.tensor import TABLES
 from shardwright.program.problem import Problem
+from shardwright.program.same import Same
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable
 from shardwright.strategy.grid.axes import Grid
@@ -288,6 +291,12 @@ def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> Floa
     return np.ascontiguousarray(share[:, np.arange(len(costs.contents)) % grid.pp])
 
 
+@lru_cache(maxsize=64)
+def share_parameters(model: Same[Model]) -> bool:
+    """Some layers use another one's parameters, such as biases by distance: their chunks sum gradients once all of them are there."""
+    return any(p.tied_to and p.klass not in TABLES for b in model.value.blocks for o in b.operators for p in o.parameters)
+
+
 def path_seconds(
     problem: Problem, grid: Grid, costs: StepCosts, *, table: ActionTable | None = None, crossed: BoolArray | None = None
 ) -> float:
@@ -300,6 +309,8 @@ def path_seconds(
     runtime = problem.runtime
     forward, backward = border_picoseconds(costs, grid, problem.cluster.tiers(), crossed=crossed)
     order = table or order_table(grid, microbatches=microbatches_of(problem, grid))
+    # A reduction that waits for other chunks' gradients runs beside less than one that begins behind its own chunk's last backward.
+    late = grid.pp > 1 and share_parameters(Same(problem.model))
     ready = walk(
         order.row_start,
         order.kind,
@@ -316,8 +327,8 @@ def path_seconds(
         runtime.blocks_sends(grid.vpp),
         not runtime.overlap_grad_reduce,
         # The kernel counts shares of a device in whole numbers; from 2 on nothing is gained by running beside.
-        min(max(costs.slowdown - 1.0 - _SHARE, 0.0), 1.0),
-        border_shares(costs, grid, problem.cluster.tiers()),
+        0.0 if late else min(max(costs.slowdown - 1.0 - _SHARE, 0.0), 1.0),
+        border_shares(costs, grid, problem.cluster.tiers()) * (not late),
     )
     assert ready.min() >= 0, "named schedules do not deadlock"
     # The simulation adds the same seconds in another order before it rounds them: at most a picosecond a task of the longest row.
