@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -110,4 +111,6 @@ def all_fields(config: Config) -> set[str]:
 
 
 if __name__ == "__main__":
+    told = "Try every field of every family, some minutes long, and write docs/config-fields.md anew."
+    ArgumentParser(prog="python -m tests.execute.field_verdicts", description=told).parse_args()
     PAGE.write_text(page(), encoding="utf-8")

@@ -10,6 +10,7 @@ import pytest
 
 from shardwright.api.problems import facts_of
 from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
+from shardwright.cost.crossings import crossing_seconds
 from shardwright.cost.parts import PARTS
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import PART_NAMES, step_costs
@@ -21,7 +22,7 @@ from shardwright.model.families.huggingface import model_from_config
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Capture, ExpertDispatch, KeptOutput, Runtime, ScaleGroup, Scaling, SelectiveRecompute, TpOverlap
-from shardwright.search.grid.bounded import bound_space
+from shardwright.search.grid.bounded import Bounded, bound_space
 from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.space import AXES, Space
@@ -33,6 +34,8 @@ from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.search.problems import llama_405b
 from tests.simulator.paths import path_seconds_of
+from tests.simulator.towers import CONFIGS as TOWERS
+from tests.simulator.towers import drawn_tower, tower_model
 from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, seeds
 
@@ -137,6 +140,20 @@ def around(grid: Grid, *, alike: bool) -> Space:
     return Space(name="around", devices=grid.devices, values=tuple((axis, values[axis]) for axis in AXES))
 
 
+def assert_in_order(problem: Problem, bounded: Bounded, place: int) -> tuple[float, float, float]:
+    """B0 <= B1 <= S of a member, and the same of its memory; these three, in seconds."""
+    member = member_grid(bounded.members, place)
+    costs = step_costs(problem, member, bounded.prepared.priced(place))
+    bound, path = float(bounded.seconds[place]), member_path(problem, bounded.prepared, place, member, costs)
+    simulated = simulate_grid(problem, member)
+    where = f"{problem.model.name} {problem.runtime.name} {problem.job.sequences} {member}"
+    assert 0.0 < bound <= path, where
+    assert path <= simulated.step_time_s, where
+    need = reserved_bytes(problem, order_table(member, microbatches=microbatches_of(problem, member)), costs)
+    assert np.floor(bounded.memory[place]) <= need.max() <= simulated.need, where
+    return bound, path, simulated.step_time_s
+
+
 @pytest.mark.parametrize("block", seeds(2, 20))
 def test_each_tier_bounds_the_next(block: int) -> None:
     draw = random.Random(100 + block)
@@ -148,21 +165,59 @@ def test_each_tier_bounds_the_next(block: int) -> None:
         places = draw.sample(range(bounded.members.num_members), min(4, bounded.members.num_members))
         assert places, grid
         for place in places:
-            member = member_grid(bounded.members, place)
-            costs = step_costs(problem, member, bounded.prepared.priced(place))
-            bound, path = float(bounded.seconds[place]), member_path(problem, bounded.prepared, place, member, costs)
-            simulated = simulate_grid(problem, member)
-            where = f"{problem.runtime.name} {member}"
-            assert 0.0 < bound <= path, where
-            assert path <= simulated.step_time_s, where
-            need = reserved_bytes(problem, order_table(member, microbatches=microbatches_of(problem, member)), costs)
-            assert np.floor(bounded.memory[place]) <= need.max() <= simulated.need, where
+            bound, path, seconds = assert_in_order(problem, bounded, place)
             members += 1
             tight += bound > 0.8 * path
-            strict += path < simulated.step_time_s
+            strict += path < seconds
     assert members >= 3 * EACH
     assert tight > members // 2
     assert strict > members // 10
+
+
+PLAIN = tuple(one for one in RUNTIMES if not one.name.startswith("eight-bits"))
+
+
+@pytest.mark.parametrize("block", seeds(1, 20))
+def test_bounds_of_models_with_several_streams_are_in_order(block: int) -> None:
+    """A tower's stream is narrower or wider than the text's, some of it frozen; its positions are a table, and words stand in between."""
+    draw = random.Random(700 + block)
+    for _ in range(many(4, 30)):
+        problem, grid = drawn_tower(draw, PLAIN, schedules=("1f1b", "gpipe"))
+        bounded = bound_space(problem, around(grid, alike=False), facts_of(problem), capacity=10**15)
+        for place in draw.sample(range(bounded.members.num_members), min(3, bounded.members.num_members)):
+            assert_in_order(problem, bounded, place)
+
+
+@pytest.mark.parametrize("name", [name for name in TOWERS if name != "t5"])
+@pytest.mark.parametrize(
+    "text", ["tp4 sp pp3 dp2 mbs2 zero1 recompute=full", "tp2 pp2 vpp2 dp3 mbs1 zero0 schedule=interleaved-1f1b", "cp2 pp4 dp2 mbs1 zero2"]
+)
+def test_stages_of_a_tower_cost_the_same_in_columns_as_in_the_plan(name: str, text: str) -> None:
+    """Patches are embedded on all members and sliced, each with its gradient gathered."""
+    grid = parse_grid(text)
+    problem = problem_of(tower_model(name), cluster_of(grid.devices, node=grid.devices), runtime=ANY, global_batch=24, seq_len=256)
+    image = SequenceLength(name="image", tokens=1024)
+    problem = replace(problem, job=replace(problem.job, sequences=(*problem.job.sequences, image)))
+    costs, done = step_costs(problem, grid, price_grid(problem, grid)), simulate_grid(problem, grid)
+    for (_, chunk, _), family in done.costs.families.items():
+        (one,) = family.slices
+        assert costs.forward_s[chunk] == pytest.approx(float(one.forward_s[0]), rel=1e-12)
+        assert costs.backward_s[chunk] == pytest.approx(float(one.backward_s[0]), rel=1e-12)
+        assert costs.saved_bytes[chunk] == int(one.saved_bytes[0])
+    for one in done.program.edges:
+        assert one.edge.target == one.edge.source + 1
+        for messages in (one.forward, one.backward):
+            assert costs.border_s[one.edge.source, 0] == pytest.approx(crossing_seconds(problem, messages, scale=2.0), rel=1e-12)
+
+
+def test_sends_of_a_tower_are_its_own() -> None:
+    """Seven chunks of 24 layers of 1024 and 28 of 2048: B1 sent the text's 16 MiB between the tower's, and was 0.13 % above S."""
+    problem = problem_of(load_model("qwen3-vl-2b"), cluster_of(8, node=8), global_batch=64, seq_len=4096)
+    problem = replace(problem, job=replace(problem.job, sequences=(*problem.job.sequences, SequenceLength(name="image", tokens=256))))
+    grid = parse_grid("pp2 vpp7 dp4 mbs8 zero1 schedule=interleaved-1f1b tp_overlap=userbuffers")
+    costs, done = step_costs(problem, grid, price_grid(problem, grid)), simulate_grid(problem, grid)
+    path = path_seconds(problem, grid, costs)
+    assert 0.99 * done.step_time_s < path <= done.step_time_s
 
 
 @pytest.mark.parametrize("tied", [True, False])

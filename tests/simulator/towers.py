@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final
 
 from shardwright.hardware.cluster import FabricTier
@@ -109,7 +109,7 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
 """Towers with a wider stream than the text's (Gemma's) and with narrower ones; their images have fewer and more tokens than the text."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def tower_model(name: str, *, training: str = "") -> Model:
     """One of `CONFIGS`, all of it trained or as the text says."""
     return trained(model_from_config(CONFIGS[name], name=name), training)

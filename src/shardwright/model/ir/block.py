@@ -64,8 +64,8 @@ class Block:
 
     @property
     def output_width(self) -> int:
-        """Elements that a token of its output has: of the widest hidden state that it writes; 0 where it writes none, as some heads."""
-        return max((e.size for o in self.operators for e in o.writes if e.dim is Dim.HIDDEN), default=0)
+        """Elements that a token of its output has: of the last hidden state that it writes (a loss is one number); 0 where it writes none."""
+        return next((e.size for o in reversed(self.operators) for e in o.writes if e.dim is Dim.HIDDEN and e.size > 1), 0)
 
     @property
     def is_causal(self) -> bool:
