@@ -246,6 +246,24 @@ def test_bounds_of_an_encoder_and_a_decoder_are_in_order(tied: bool, text: str) 
         assert costs.forward_s[chunk] == pytest.approx(float(one.forward_s[0]), rel=1e-12)
 
 
+def test_reductions_that_wait_for_other_chunks_slow_no_sends() -> None:
+    """All layers of an encoder share a table of biases: B1 slowed sends by reductions that begin later, and was 0.3 % above S."""
+    grid = parse_grid("pp6 dp4 mbs1 zero1 offload=50 schedule=gpipe order=tp-cp-ep-pp-dp")
+    model = tower_model("t5", training="frozen:embed")
+    problem = problem_of(model, cluster_of(24, node=2, accelerator="l40s"), runtime=ANY, global_batch=4, seq_len=256)
+    problem = replace(problem, job=replace(problem.job, sequences=(*problem.job.sequences, SequenceLength(name="encoder", tokens=64))))
+    costs = step_costs(problem, grid, price_grid(problem, grid))
+    assert costs.shares.max() > 0.0
+    assert path_seconds(problem, grid, costs) <= simulate_grid(problem, grid).step_time_s
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3.2", "glm-5", "qwen3-next-80b-a3b", "gemma-2-2b"])
+def test_a_layer_hands_on_its_last_hidden_state(name: str) -> None:
+    """DeepSeek-V3.2's indexer makes 8192 elements inside layers of 7168."""
+    model = load_model(name)
+    assert {block.output_width for block in model.blocks if block.is_layer} == {model.hidden}
+
+
 @pytest.mark.parametrize("vpp", [1, 2])
 @pytest.mark.parametrize("host", [1, 3])
 def test_layers_in_host_memory_cost_the_same_in_columns_as_in_the_plan(vpp: int, host: int) -> None:
