@@ -64,7 +64,7 @@ class Block:
 
     @property
     def output_width(self) -> int:
-        """Elements that a token of its output has: of the last hidden state that it writes (a loss is one number); 0 where it writes none."""
+        """Elements that a token of its output has: of the last hidden state that it writes (a loss is no state); 0 = none."""
         return next((e.size for o in reversed(self.operators) for e in o.writes if e.dim is Dim.HIDDEN and e.size > 1), 0)
 
     @property
