@@ -41,7 +41,7 @@ def llama(limit: int) -> OrderProblem:
         "weight": costs.weight_s,
     }
     times = {name: np.rint(1e6 * seconds).astype(int)[None] for name, seconds in whole.items()}
-    return chain(RANKS, MICROBATCHES, **times, send=round(1e6 * float(costs.border_s[-1])), limit=limit)
+    return chain(RANKS, MICROBATCHES, **times, send=round(1e6 * float(costs.border_s[0, -1])), limit=limit)
 
 
 def instances(factor: float) -> list[OrderProblem]:
