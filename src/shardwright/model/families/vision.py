@@ -166,9 +166,9 @@ def build_kimi_k25(fields: Fields) -> Model:
 def build_minimax_m3_vl(fields: Fields) -> Model:
     """MiniMax-M3 with its tower: patches projected one by one by two layers, then merged by two more."""
     language, vision = built("MiniMaxM3ForCausalLM", text_fields(fields)), fields.optional_section("vision_config")
+    fields.aside("vision_feature_layer", "vision_feature_select_strategy")  # the last one, without a class token
     if vision is None:
         return language
-    fields.aside("vision_feature_layer")  # the last one
     vision.aside("image_size")  # positions are rotary
     compression = vision.section("img_token_compression_config")
     compression.choice("image_token_compression_method", allowed=("patch_merge",))
