@@ -169,7 +169,7 @@ def build_minimax_m3_vl(fields: Fields) -> Model:
     fields.aside("vision_feature_layer", "vision_feature_select_strategy")  # the last one, without a class token
     if vision is None:
         return language
-    vision.aside("image_size")  # positions are rotary
+    vision.aside("image_size", "projection_dim", "vocab_size")  # positions are rotary; of a space shared with a text of its own
     compression = vision.section("img_token_compression_config")
     compression.choice("image_token_compression_method", allowed=("patch_merge",))
     merge = compression.integer("spatial_merge_size", maximum=64) ** 2
