@@ -56,7 +56,7 @@ class Described(Generic[Thing]):
         if wrong:
             raise ValueError(f"{link} cannot state {', '.join(wrong)} so")
         pairs = [*((name, True) for name in on.split()), *((name, empty[name]) for name in off.split()), *values.items()]
-        return tuple((Fact(field=name, link=link, checked=checked, note=note), value) for name, value in pairs)
+        return tuple([(Fact(field=name, link=link, checked=checked, note=note), value) for name, value in pairs])
 
     def read(self, link: str, *, on: str = "", off: str = "", note: str = "", **values: Any) -> Statement:
         """`stated` of a text that was read."""

@@ -46,7 +46,7 @@ def _tokens(sequence_parallel: bool, routed: bool, klass: OperatorClass, length:
 def _part(sequence_parallel: bool, routed: bool, extent: Same[Extent], of: Same[Operator], once: bool) -> Size:
     operator, runs = of.value, extent.value
     cuts = _cuts(sequence_parallel, routed, operator.klass)
-    axes = tuple(c.axis for c in cuts if resolved(c.dim, operator) is runs.dim)
+    axes = () if runs.dim is Dim.SEQUENCE else tuple(c.axis for c in cuts if resolved(c.dim, operator) is runs.dim)
     return Size(factors=(Factor(runs=runs.runs, quantum=runs.quantum, axes=axes, once=once),))
 
 

@@ -49,4 +49,4 @@ def _dealt(runs: Sequence[Run], sizes: tuple[int, ...], layers: set[str]) -> lis
 
 def counted(blocks: list[int]) -> Content:
     """Equal blocks in a row as (block, count)."""
-    return tuple((block, len(list(same))) for block, same in groupby(blocks))
+    return tuple([(block, len(list(same))) for block, same in groupby(blocks)])
