@@ -147,6 +147,11 @@ def test_pytorchs_engine_gives_the_losses_of_one_process(folder: Path, said: pyt
     assert [m["devices"] for m in report["memory"]] == [[0], [1]]
 
 
+def test_pytorchs_engine_runs_a_plan_of_one_device_in_this_process(folder: Path, said: pytest.CaptureFixture[str]) -> None:
+    own, other = (losses(said, [*words(folder, "one.plan"), "--backend", backend]) for backend in ("shardwright", "torch-native"))
+    assert other == pytest.approx(own, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("plan", "options", "code", "message"),
     [

@@ -31,6 +31,18 @@ RUNTIME: Final = derive(
         note="a step is gathers, all actions, then sums bucket by bucket, update and gathers: nothing runs beside them",
     ),
     read(
+        f"{_EXECUTE}.numerics.fused_loss",
+        logits_bytes=10,
+        loss_bytes=22,
+        note="logits in 16 bits, in fp32 and their log-softmax at once; a cast, a log-softmax, backward a softmax that is scaled",
+    ),
+    read(
+        f"{_EXECUTE}.numerics.loss",
+        logits_blocks_bytes=12,
+        split_logits_bytes=2,
+        note="cut by vocabulary: backward has logits in both formats, their fp32 gradient and that in 16 bits",
+    ),
+    read(
         f"{_EXECUTE}.interpreter.device",
         schedules=tuple(_SCHEDULES.split()),
         note="rows of actions in any order",

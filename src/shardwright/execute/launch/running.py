@@ -124,7 +124,10 @@ def run_plan(
     unlearnt = _unlearnt(problem, options, share)
     native = _native(problem, plan, options, on=on, backend=backend) if options.backend == NATIVE else None
     group = process_group(
-        timeout_s=options.timeout_s, accelerated=bool(on.type == "cuda" and backend), alone=len(known.devices) == 1 and native is None
+        timeout_s=options.timeout_s,
+        accelerated=bool(on.type == "cuda" and backend),
+        alone=len(known.devices) == 1,
+        meets=native is not None,
     )
     with _kept(options.checkpoints), group as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)

@@ -16,12 +16,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._functional_collectives import all_gather_single_autograd, all_to_all_single_autograd, wait_tensor
+from torch.distributed import _functional_collectives as functional
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _add_send_recv, _add_unshard_reshard, _PipelineScheduleRuntime
@@ -30,6 +30,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from shardwright.collectives.algorithm import Collective
 
+# torch 2.13 renamed it; older releases have the old name only.
+_ALL_GATHER: Final = getattr(functional, "all_gather_single_autograd", None) or functional.all_gather_tensor_autograd
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -114,7 +116,7 @@ def around_shards(stage: nn.Module, around: Callable[[Collective], AbstractConte
     Collectives of one rank are none.
     """
     modules = (module for module in stage.modules() if isinstance(module, FSDPModule))
-    for group in dict.fromkeys(group for module in modules for group in module._get_fsdp_state()._fsdp_param_groups):
+    for group in dict.fromkeys(group for module in modules for group in _groups(module._get_fsdp_state())):
         shards, replicas = group._all_gather_process_group.size(), group._all_reduce_process_group.size() if group._is_hsdp else 1
         sums = Collective.REDUCE_SCATTER if shards > 1 else Collective.ALL_REDUCE
         if shards > 1:
@@ -123,6 +125,12 @@ def around_shards(stage: nn.Module, around: Callable[[Collective], AbstractConte
         if shards * replicas > 1:
             _put_inside(group, "post_backward", partial(around, sums), lambda g: g.reduce_grads)
             _put_inside(group, "finalize_backward", partial(around, sums), lambda g: g._post_reduce_event is not None)
+
+
+def _groups(state: Any) -> Sequence[Any]:
+    """Of a module. PyTorch 2.13 has several; releases before had one or none."""
+    many = getattr(state, "_fsdp_param_groups", None)
+    return many if many is not None else [state._fsdp_param_group] if state._fsdp_param_group is not None else []
 
 
 def _put_inside(group: Any, name: str, around: Callable[[], AbstractContextManager[None]], acts: Callable[[Any], object]) -> None:
@@ -178,9 +186,9 @@ def exchanged(rows: torch.Tensor, *, given: Sequence[int], came: Sequence[int], 
     Args:
         rows: for every rank, in order. given, came: how many are for and from each.
     """
-    return wait_tensor(all_to_all_single_autograd(rows.contiguous(), list(came), list(given), group))
+    return functional.wait_tensor(functional.all_to_all_single_autograd(rows.contiguous(), list(came), list(given), group))
 
 
 def gathered(rows: torch.Tensor, *, group: dist.ProcessGroup) -> torch.Tensor:
     """Rows of all ranks of a group, in order; backward each gets the sum of all ranks' gradients of its own."""
-    return wait_tensor(all_gather_single_autograd(rows.contiguous(), 0, group))
+    return functional.wait_tensor(_ALL_GATHER(rows.contiguous(), 0, group))

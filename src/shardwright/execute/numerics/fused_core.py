@@ -1,4 +1,4 @@
-"""softmax(Q K^T) V by PyTorch's fused kernel, where that computes what a core asks for, with the kernel of its backward."""
+"""softmax(Q K^T) V by one of PyTorch's fused kernels, where one computes what a core asks for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import torch
 
+from shardwright.execute.numerics.attention_kernels import Heads, Kernel, kernel_of
 from shardwright.execute.numerics.groups import members
 from shardwright.execute.numerics.keys import own_positions
 from shardwright.execute.transport.torch_device import OperatorShare
@@ -16,21 +17,21 @@ Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def is_fused(place: OperatorShare, parts: Parts) -> bool:
-    """The kernel computes this core: of heads as wide as their values, each key head read by equally many query heads in turn, seeing all
+    """A kernel computes this core: of heads as wide as their values, each key head read by equally many query heads in turn, seeing all
     keys or those at and before their own position.
 
-    Left out: sinks, soft caps, biases by distance, windows, keys of other devices or of other positions than the queries of a causal core;
-    accelerators.
+    Left out: sinks, soft caps, biases by distance, windows, keys of other devices or of other positions than the queries of a causal core.
     """
     shape = place.operator.attention
     assert shape is not None
-    if any(part.device.type != "cpu" or part.dtype != parts[0].dtype or not part.numel() for part in parts):
+    if any(part.device != parts[0].device or part.dtype != parts[0].dtype or not part.numel() for part in parts):
         return False
     if members(place, "ring") or members(place, "gather") or place.operator.parameters:
         return False
     if shape.soft_cap or shape.alibi or shape.window or shape.head_dim != shape.value_dim:
         return False
-    return _grouped(place, shape) and (shape.mask is not Mask.CAUSAL or _in_order(place))
+    asked = _grouped(place, shape) and (shape.mask is not Mask.CAUSAL or _in_order(place))
+    return asked and kernel_of(_heads(place, parts)) is not None
 
 
 def _grouped(place: OperatorShare, shape: AttentionShape) -> bool:
@@ -46,23 +47,33 @@ def _in_order(place: OperatorShare) -> bool:
 
 
 def fused(place: OperatorShare, parts: Parts, *, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """(output, logarithm of the softmax's denominator by sample, query and head), block by block of keys (arXiv 2205.14135).
+    """(output, logarithm of the softmax's denominator by sample, query and head), where `is_fused`.
 
     Args:
         scale: of the products of queries with keys.
     """
-    query, key, value = (_by_head(place, part) for part in parts)
-    forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-    out, normal = forward(query, key, value, 0.0, _is_causal(place), scale=scale)
+    heads = _heads(place, parts)
+    out, normal = _kernel(heads).forward(heads, causal=_is_causal(place), scale=scale)
     return _flat(out), normal.transpose(1, 2)
 
 
 def fused_back(place: OperatorShare, parts: Parts, out: torch.Tensor, normal: torch.Tensor, grad: torch.Tensor, *, scale: float) -> Parts:
     """Gradients of queries, keys and values, from the output and the denominator that forward kept: no forward runs again."""
-    query, key, value, made, back = (_by_head(place, part) for part in (*parts, out, grad))
-    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-    dq, dk, dv = backward(back, query, key, value, made, normal.transpose(1, 2), 0.0, _is_causal(place), scale=scale)
-    return _flat(dq), _flat(dk), _flat(dv)
+    heads, made, back = _heads(place, parts), _by_head(place, out), _by_head(place, grad)
+    found = _kernel(heads).backward(back, heads, made, normal.transpose(1, 2), causal=_is_causal(place), scale=scale)
+    dq, dk, dv = (_flat(one) for one in found)
+    return dq, dk, dv
+
+
+def _kernel(heads: Heads) -> Kernel:
+    found = kernel_of(heads)
+    assert found is not None, "only where a kernel computes it"
+    return found
+
+
+def _heads(place: OperatorShare, parts: Parts) -> Heads:
+    query, key, value = (_by_head(place, part) for part in parts)
+    return query, key, value
 
 
 def _is_causal(place: OperatorShare) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from shardwright.execute.numerics.boxes import column, fine, given
+from shardwright.execute.numerics.fused_loss import fused, fused_grad, is_fused
 from shardwright.execute.numerics.groups import reduced
 from shardwright.execute.numerics.logits import logits_of, products_grad
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
@@ -23,7 +24,11 @@ class Loss:
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
-        logits, labels = logits_of(fine(inputs[0][0]), place.settings), column(inputs[-1][0])
+        labels = column(inputs[-1][0])
+        if is_fused(place, inputs[0][0]):
+            value, normal = fused(inputs[0][0], labels)
+            return (value,), SavedTensors(inputs=inputs, own=(normal,))
+        logits = logits_of(fine(inputs[0][0]), place.settings)
         top = logits.amax(-1, keepdim=True) if logits.shape[-1] else logits.new_full((*logits.shape[:-1], 1), -torch.inf)
         top = yield from reduced(place, "vocab", top, what="max", reduction=Reduction.MAX)
         rows, inside = _target(place, labels)
@@ -40,8 +45,11 @@ class Loss:
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`: (softmax - one) x gradient; every device of the vocabulary's group is given the gradient of the whole value."""
         yield from ()
-        logits, labels = logits_of(fine(saved.inputs[0][0]), place.settings), column(saved.inputs[-1][0])
+        labels = column(saved.inputs[-1][0])
         scale = torch.where(labels >= 0, given(grads[0]), 0)
+        if is_fused(place, saved.inputs[0][0]):
+            return (fused_grad(saved.inputs[0][0], labels, saved.own[0], scale),), None
+        logits = logits_of(fine(saved.inputs[0][0]), place.settings)
         dx = (logits - saved.own[0]).exp_().mul_(scale)
         rows, inside = _target(place, labels)
         if logits.shape[-1]:

@@ -8,46 +8,13 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import fine, given, only, returned
+from shardwright.execute.numerics.fused_norm import fused, fused_input_grad, fused_weight_grad, is_fused
 from shardwright.execute.numerics.groups import members, reduced
+from shardwright.execute.numerics.norm_part import NormPart
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import OperatorClass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """How one extent is normed.
-
-    Args:
-        index: of the extent. block: local elements that are normed together. size: elements over all devices that share a mean square.
-        split: other devices have parts of the block. gain, bias: names of parameters, empty = none. centred: the mean is taken away.
-        first, groups: the block's first element in the whole, of which so many equal parts have mean squares of their own.
-    """
-
-    index: int
-    block: int
-    size: int
-    split: bool
-    gain: str
-    bias: str
-    centred: bool
-    first: int = 0
-    groups: int = 1
-
-    def summed(self, x: torch.Tensor) -> torch.Tensor:
-        """(.., groups) sums over a block's elements of each group; of groups that are elsewhere 0."""
-        if self.groups == 1:
-            return x.sum(-1, keepdim=True)
-        return x.new_zeros(*x.shape[:-1], self.groups).index_add_(-1, self._group(x), x)
-
-    def spread(self, sums: torch.Tensor) -> torch.Tensor:
-        """What stands for each group, (.., groups), at each of a block's elements."""
-        return sums if self.groups == 1 else sums.index_select(-1, self._group(sums))
-
-    def _group(self, like: torch.Tensor) -> torch.Tensor:
-        """(elements of the block,) number of the group."""
-        return torch.arange(self.first, self.first + self.block, device=like.device) // self.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +33,11 @@ class Norm:
         outputs, own = [], []
         parts = _parts(place)
         for part in parts:
+            if is_fused(part, values[part.index], weights):
+                y, mean, scale = fused(part, _blocks(values[part.index], part), weights, eps=place.settings.eps)
+                outputs.append(y.reshape(values[part.index].shape))
+                own += [mean, scale, scale.new_ones(1)]
+                continue
             x = _blocks(fine(values[part.index]), part)
             copies = yield from _copies(place, part, x)
             mean, scale = yield from _statistics(place, part, x, copies)
@@ -83,6 +55,10 @@ class Norm:
         found: dict[int, torch.Tensor] = {}
         parts = _parts(place)
         for part in parts:
+            x = values[part.index]
+            if is_fused(part, x, weights):
+                found[part.index] = fused_input_grad(part, _blocks(x, part), given(grads[part.index]), _kept(part, saved), weights)
+                continue
             y, scale, copies = _normed(part, saved)
             g = fine(given(grads[part.index])).reshape(y.shape)
             g = g * fine(weights[part.gain]) if part.gain else g
@@ -95,7 +71,6 @@ class Norm:
             dx = torch.addcmul(g, y, share / copies if part.split else share, value=-1)
             if part.centred:
                 dx -= part.spread(mean[..., part.groups :])
-            x = values[part.index]
             found[part.index] = dx.mul_(scale).reshape(x.shape).to(x.dtype)
         for i in range(len(parts), len(place.operator.writes)):
             source = min(i, len(values) - 1)
@@ -105,8 +80,12 @@ class Norm:
     def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
-        found = {}
+        found: dict[str, torch.Tensor] = {}
         for part in _parts(place):
+            x = saved.inputs[0][part.index]
+            if is_fused(part, x, weights):
+                found |= fused_weight_grad(part, _blocks(x, part), given(grads[part.index]), _kept(part, saved), weights)
+                continue
             y, _, _ = _normed(part, saved)
             g = fine(given(grads[part.index])).reshape(y.shape)
             if part.gain:
@@ -116,7 +95,7 @@ class Norm:
         return {p.name: found[p.name] for p in place.operator.parameters if p.trainable}
 
 
-def _parts(place: OperatorShare) -> list[_Part]:
+def _parts(place: OperatorShare) -> list[NormPart]:
     operator = place.operator
     biased = len(operator.parameters) == 2 and len(operator.reads) == 1
     parts = []
@@ -136,7 +115,7 @@ def _parts(place: OperatorShare) -> list[_Part]:
         name = gain.name if gain is not None else ""
         local, groups = high - low if split else block, operator.groups
         parts.append(
-            _Part(
+            NormPart(
                 index=i,
                 block=local,
                 size=block // groups,
@@ -151,7 +130,7 @@ def _parts(place: OperatorShare) -> list[_Part]:
     return parts
 
 
-def _copies(place: OperatorShare, part: _Part, x: torch.Tensor) -> Task[torch.Tensor | None]:
+def _copies(place: OperatorShare, part: NormPart, x: torch.Tensor) -> Task[torch.Tensor | None]:
     """How many devices of the group hold each local element; None where no run can have copies (or nothing is split)."""
     extent = place.operator.reads[part.index]
     if not part.split or extent.quantum == 1:
@@ -163,7 +142,9 @@ def _copies(place: OperatorShare, part: _Part, x: torch.Tensor) -> Task[torch.Te
     return counts[low:high].repeat_interleave(extent.quantum)
 
 
-def _statistics(place: OperatorShare, part: _Part, x: torch.Tensor, copies: torch.Tensor | None) -> Task[tuple[torch.Tensor, torch.Tensor]]:
+def _statistics(
+    place: OperatorShare, part: NormPart, x: torch.Tensor, copies: torch.Tensor | None
+) -> Task[tuple[torch.Tensor, torch.Tensor]]:
     """(mean, 1 / sqrt(var + eps)) of every block; mean 0 where it is not taken away."""
     eps = place.settings.eps
     if not part.split:
@@ -177,23 +158,29 @@ def _statistics(place: OperatorShare, part: _Part, x: torch.Tensor, copies: torc
     return part.spread(mean) if part.centred else mean, part.spread(scale)
 
 
-def _affine(y: torch.Tensor, part: _Part, weights: Weights) -> torch.Tensor:
+def _affine(y: torch.Tensor, part: NormPart, weights: Weights) -> torch.Tensor:
     y = y * fine(weights[part.gain]) if part.gain else y
     return y + fine(weights[part.bias]) if part.bias else y
 
 
-def _blocks(x: torch.Tensor, part: _Part) -> torch.Tensor:
+def _blocks(x: torch.Tensor, part: NormPart) -> torch.Tensor:
     """(samples, positions, blocks, elements of a block)."""
     return x.unsqueeze(-2) if part.split else x.unflatten(-1, (-1, part.block))
 
 
-def _normed(part: _Part, saved: SavedTensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(normed input by blocks, its scale, copies of each element)."""
+def _kept(part: NormPart, saved: SavedTensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(mean, scale, copies of each element) that forward kept."""
     mean, scale, copies = saved.own[3 * part.index : 3 * part.index + 3]
+    return mean, scale, copies
+
+
+def _normed(part: NormPart, saved: SavedTensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(normed input by blocks, its scale, copies of each element)."""
+    mean, scale, copies = _kept(part, saved)
     x = _blocks(fine(saved.inputs[0][part.index]), part)
     return _centred(x, mean, part) * scale, scale, copies
 
 
-def _centred(x: torch.Tensor, mean: torch.Tensor, part: _Part) -> torch.Tensor:
+def _centred(x: torch.Tensor, mean: torch.Tensor, part: NormPart) -> torch.Tensor:
     """The input less its mean, where that is taken away."""
     return x - mean if part.centred else x

@@ -81,4 +81,5 @@ def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, width: int,
     """Of every head of `width` elements, as many from `start` on as there are angles for are turned: element i with i + half."""
     heads, half = x.unflatten(-1, (-1, width)), cos.shape[-1]
     before, low, high, behind = heads.split([start, half, half, width - start - 2 * half], dim=-1)
-    return torch.cat([before, low * cos - high * sin, high * cos + low * sin, behind], dim=-1).flatten(-2)
+    one, other = torch.addcmul(low * cos, high, sin, value=-1), torch.addcmul(high * cos, low, sin)
+    return torch.cat([before, one, other, behind], dim=-1).flatten(-2)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
 from hashlib import blake2b
 from math import log, pi, prod
 
@@ -16,8 +18,8 @@ from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.layout import Box, count
 
-AT_ONCE = 1 << 22
-"""Elements that are made at a time."""
+AT_ONCE = 1 << 15
+"""Elements that are made at a time, which stay in a processor's cache."""
 STEPS = (1e-3, 0.1)
 """Smallest and largest step of a state-space model when it begins."""
 RATES = (1.0, 16.0)
@@ -53,8 +55,19 @@ class InitialValues:
         run, _, name, parameter = key
         operator = next(o for o in self.model.blocks[self.model.runs[run].block].operators if o.name == name)
         result = torch.empty([count(i) for i in box], dtype=self.dtype)
-        for rows, numbers in _numbers(whole_shape(self.model, key), box):
-            result[rows] = torch.from_numpy(self._made(key, operator, parameter, numbers)).to(self.dtype)
+        first, inner = _numbers(whole_shape(self.model, key), box)
+        rows, step, threads = result.view(len(first), len(inner)), max(1, AT_ONCE // max(1, len(inner))), torch.get_num_threads()
+
+        def make(start: int) -> None:
+            numbers = first[start : start + step, None] + inner
+            rows[start : start + step] = torch.from_numpy(self._made(key, operator, parameter, numbers))
+
+        starts = range(0, len(first), step)
+        if min(len(starts), threads) <= 1:
+            deque(map(make, starts), maxlen=0)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                deque(pool.map(make, starts), maxlen=0)
         return result
 
     def _made(self, key: Key, operator: Operator, parameter: str, numbers: np.ndarray) -> np.ndarray:
@@ -123,15 +136,18 @@ def branches(model: Model) -> int:
     )
 
 
-def _numbers(shape: tuple[int, ...], box: Box) -> Iterator[tuple[slice, np.ndarray]]:
-    """Number of every element of a box in the whole parameter, some rows of its first dim at a time."""
-    first, *rest = [
+def _numbers(shape: tuple[int, ...], box: Box) -> tuple[np.ndarray, np.ndarray]:
+    """What adds up to the number of every element of a box in the whole parameter: that of its leading dims, and that of its inner ones,
+    of which there are at most `AT_ONCE`.
+
+    Example: of rows 1 and 3 and columns 0 and 1 of a 4 x 2 parameter, 2 and 6, and 0 and 1.
+    """
+    dims = [
         np.concatenate([np.arange(a, b) for a, b in indices]) * prod(shape[dim + 1 :]) if indices else np.zeros(0, dtype=np.int64)
         for dim, indices in enumerate(box)
     ]
-    inner = np.zeros((1,) * len(rest), dtype=np.int64)
-    for dim, own in enumerate(rest):
-        inner = inner + own.reshape([-1 if d == dim else 1 for d in range(len(rest))])
-    step = max(1, AT_ONCE // max(1, inner.size))
-    for start in range(0, len(first), step):
-        yield slice(start, start + step), first[start : start + step].reshape(-1, *(1,) * len(rest)) + inner
+    cut = next(dim for dim in range(1, len(dims) + 1) if prod(map(len, dims[dim:])) <= AT_ONCE)
+    first, inner = (
+        reduce(lambda one, other: np.add.outer(one, other).ravel(), part, np.zeros(1, dtype=np.int64)) for part in (dims[:cut], dims[cut:])
+    )
+    return first, inner

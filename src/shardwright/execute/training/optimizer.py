@@ -141,7 +141,11 @@ def _adamw(tensors: tuple[torch.Tensor, ...], *, step: int, rule: AdamW) -> None
 
 
 def square_sum(flat: torch.Tensor) -> torch.Tensor:
-    """The sum of the squares of a flat tensor, in float64: of a few elements at a time, which stay in a processor's cache."""
+    """The sum of the squares of a flat tensor, in float64: on an accelerator in one pass; on a processor of a few elements at a time, which
+    stay in its cache.
+    """
+    if flat.device.type != "cpu":
+        return torch.linalg.vector_norm(flat, dtype=torch.float64).square()
     total = torch.zeros((), dtype=torch.float64, device=flat.device)
     for some in flat.split(BLOCK):
         fine = some.double()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -13,11 +13,14 @@ from shardwright.errors import StrategyError
 
 
 @contextmanager
-def process_group(*, timeout_s: float = 300.0, alone: bool = False, accelerated: bool = False) -> Iterator[tuple[int, int]]:
+def process_group(
+    *, timeout_s: float = 300.0, alone: bool = False, meets: bool = False, accelerated: bool = False
+) -> Iterator[tuple[int, int]]:
     """(rank, ranks) of a process group, over gloo for what lies on the host: one that runs already, or that of torchrun's environment.
 
     Args:
-        alone: without such an environment this process is the only rank, and needs no group. accelerated: tensors of a GPU go over NCCL.
+        alone: without such an environment this process is the only rank, and needs no group, unless it `meets` itself. accelerated: tensors
+            of a GPU go over NCCL.
 
     Raises:
         StrategyError: run.world if the environment has no RANK and WORLD_SIZE; run.meet if ranks do not find each other there.
@@ -25,13 +28,15 @@ def process_group(*, timeout_s: float = 300.0, alone: bool = False, accelerated:
     if dist.is_initialized():
         yield dist.get_rank(), dist.get_world_size()
         return
+    backend, timeout = "cpu:gloo,cuda:nccl" if accelerated else "gloo", timedelta(seconds=timeout_s)
     if alone and "WORLD_SIZE" not in os.environ:
-        yield 0, 1
+        with _of_itself(backend, timeout) if meets else nullcontext():
+            yield 0, 1
         return
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         raise StrategyError("RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not set", hint="start with torchrun", rule="run.world")
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if accelerated else "gloo", timeout=timedelta(seconds=timeout_s))
+        dist.init_process_group(backend, timeout=timeout)
     except (RuntimeError, ValueError) as error:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         used = "EADDRINUSE" in str(error)
@@ -42,5 +47,15 @@ def process_group(*, timeout_s: float = 300.0, alone: bool = False, accelerated:
         ) from error
     try:
         yield dist.get_rank(), dist.get_world_size()
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _of_itself(backend: str, timeout: timedelta) -> Iterator[None]:
+    """A group of this process alone, which needs no port."""
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+    try:
+        yield
     finally:
         dist.destroy_process_group()

@@ -1,0 +1,42 @@
+"""What a norm does to one extent of what it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormPart:
+    """How one extent is normed.
+
+    Args:
+        index: of the extent. block: local elements that are normed together. size: elements over all devices that share a mean square.
+        split: other devices have parts of the block. gain, bias: names of parameters, empty = none. centred: the mean is taken away.
+        first, groups: the block's first element in the whole, of which so many equal parts have mean squares of their own.
+    """
+
+    index: int
+    block: int
+    size: int
+    split: bool
+    gain: str
+    bias: str
+    centred: bool
+    first: int = 0
+    groups: int = 1
+
+    def summed(self, x: torch.Tensor) -> torch.Tensor:
+        """(.., groups) sums over a block's elements of each group; of groups that are elsewhere 0."""
+        if self.groups == 1:
+            return x.sum(-1, keepdim=True)
+        return x.new_zeros(*x.shape[:-1], self.groups).index_add_(-1, self._group(x), x)
+
+    def spread(self, sums: torch.Tensor) -> torch.Tensor:
+        """What stands for each group, (.., groups), at each of a block's elements."""
+        return sums if self.groups == 1 else sums.index_select(-1, self._group(sums))
+
+    def _group(self, like: torch.Tensor) -> torch.Tensor:
+        """(elements of the block,) number of the group."""
+        return torch.arange(self.first, self.first + self.block, device=like.device) // self.size

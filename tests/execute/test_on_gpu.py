@@ -1,0 +1,140 @@
+"""What runs on a processor runs on a GPU and finds the same: every family, every small plan, PyTorch's engine, the verbs. Needs a GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from shardwright.execute.numerics.attention_kernels import Efficient, Flash
+from shardwright.execute.numerics.precision import Precision, uniform
+from shardwright.execute.proof.prove import made_batch
+from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.training.step import unsplit
+from shardwright.execute.training.train import Training, member, training
+from shardwright.job.training import TrainingJob
+from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.ir.graph import Model
+from tests.execute.published_configs import sequences_of
+from tests.execute.published_families import ALL
+from tests.execute.small_plans import PLANS, RULE, Small
+from tests.execute.trained import train
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+STEPS, SAMPLES, TOKENS = 2, 2, 8
+CLOSE = 1e-9
+"""Of losses in float64: sums are in another order."""
+HALVES = Precision(
+    compute=torch.bfloat16,
+    parameter=torch.bfloat16,
+    gradient=torch.float32,
+    wire=torch.float32,
+    states=(torch.float32, torch.float32),
+    master=torch.float32,
+)
+COARSE = 2e-2
+"""Of losses in bfloat16."""
+
+
+def losses(model: Model, job: TrainingJob, *, on: str, precision: Precision) -> list[float]:
+    known = training(model, job, unsplit(model, job), rule=RULE, precision=precision, on=on)
+    members = {0: member(0, known, source=seeded(model, seed=0))}
+    batches = (made_batch(model, job, seed=step) for step in range(STEPS))
+    return [one.loss for one in train(members, known, batches)]
+
+
+def both(name: str, precision: Precision) -> tuple[list[float], list[float]]:
+    model = model_from_config(ALL[name], name=name)
+    tokens = max(TOKENS, 4 * sum(s.tokens for s in sequences_of(model, tokens=TOKENS) if s.name == "image"))
+    job = TrainingJob(sequences=sequences_of(model, tokens=tokens), global_batch=SAMPLES)
+    here, there = (losses(model, job, on=on, precision=precision) for on in ("cpu", "cuda"))
+    return here, there
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_family_computes_the_same(name: str) -> None:
+    here, there = both(name, uniform(torch.float64))
+    assert there == pytest.approx(here, rel=CLOSE)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_family_trains_in_halves(name: str) -> None:
+    here, there = both(name, HALVES)
+    assert there == pytest.approx(here, rel=COARSE)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_small_plan_finds_the_same(name: str) -> None:
+    """All devices of the plan on one GPU: what operators, cuts and sums make there."""
+    small = PLANS[name]
+    here, there = (_trained(small, replace(small.known(), on=on)) for on in ("cpu", "cuda"))
+    assert there == pytest.approx(here, rel=CLOSE)
+
+
+def _trained(small: Small, known: Training) -> list[float]:
+    members = small.members(known)
+    found = train(members, known, (small.batches(step) for step in range(STEPS)))
+    return [x for one in found for x in (one.loss, one.norm)]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (6, 1)])
+@pytest.mark.parametrize("kernel", [Flash(), Efficient()], ids=["flash", "efficient"])
+@pytest.mark.parametrize(("queries", "width"), [(64, 64), (70, 40), (129, 128)])
+def test_fused_kernels_compute_attention(kernel: Any, heads: int, kv_heads: int, queries: int, width: int, causal: bool) -> None:
+    """Against autograd through plain attention in float64."""
+    dtype, near = (torch.float32, 1e-4) if isinstance(kernel, Efficient) else (torch.bfloat16, 3e-2)
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, queries, count, width) for count in (heads, kv_heads, kv_heads, heads)]
+    query, key, value, grad = (torch.randn(s, generator=generator).to("cuda", dtype).transpose(1, 2) for s in shapes)
+    assert kernel.fits((query, key, value))
+    scale = 0.3
+    out, normal = kernel.forward((query, key, value), causal=causal, scale=scale)
+    found = kernel.backward(grad, (query, key, value), out, normal, causal=causal, scale=scale)
+    exact = [one.double().requires_grad_() for one in (query, key, value)]
+    repeated = [one.repeat_interleave(heads // kv_heads, 1) for one in exact[1:]]
+    scores = scale * exact[0] @ repeated[0].mT
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+    whole = scores.softmax(-1) @ repeated[1]
+    whole.backward(grad.double())
+    torch.testing.assert_close(normal.double(), scores.logsumexp(-1), rtol=near, atol=near)
+    for own, other in zip((out, *found), (whole, *(one.grad for one in exact)), strict=True):
+        assert (own.double() - other).norm() < near * other.norm()
+
+
+@pytest.mark.parametrize("backend", ["shardwright", "torch-native"])
+def test_a_run_trains_saves_traces_and_goes_on(tmp_path: Path, backend: str) -> None:
+    """As a user runs it, over NCCL; the second half goes on from the first's checkpoint."""
+    config = {"architectures": ["LlamaForCausalLM"], "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+    config |= {"num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 512, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}
+    (tmp_path / "model.json").write_text(json.dumps(config))
+    plan, tokens, kept, trace = (str(tmp_path / name) for name in ("plan.json", "tokens.npy", "kept", "trace.json"))
+    np.save(tokens, np.random.default_rng(0).integers(0, 512, 128 * 40 + 1).astype(np.int32))
+    words = ["simulate", str(tmp_path / "model.json"), "h100-sxm:1", "--seq-len", "128", "--global-batch", "4"]
+    said(*words, "--strategy", "mbs2", "--runtime", "shardwright", "-o", plan)
+    asked = ("run", plan, "--data", tokens, "--backend", backend)
+    first = said(*asked, "--steps", "2", "--on", "cuda", "--checkpoints", kept, "--trace", trace)
+    second = said(*asked, "--steps", "4", "--on", "cuda", "--checkpoints", kept)
+    whole = said(*asked, "--steps", "4", "--on", "cpu")
+    steps = [[s["loss"] for s in one["steps"]] for one in (first, second, whole)]
+    assert steps[0] + steps[1] == pytest.approx(steps[2], rel=COARSE)
+    assert json.loads(Path(trace).read_text())["traceEvents"]
+    assert all(m["measured"] > 0 for m in first["memory"])
+
+
+def said(*words: str) -> dict[str, Any]:
+    """What a verb prints as JSON."""
+    done = subprocess.run((sys.executable, "-m", "shardwright", *words, "--json"), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
