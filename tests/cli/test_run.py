@@ -147,6 +147,20 @@ def test_pytorchs_engine_gives_the_losses_of_one_process(folder: Path, said: pyt
     assert [m["devices"] for m in report["memory"]] == [[0], [1]]
 
 
+def test_a_profile_without_the_jobs_format_says_how_to_get_one(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    profile, plan = tmp_path / "here.json", str(folder / "one.plan")
+    assert run(["calibrate", "--device", "cpu", "--tiny", "--ranks", "1", "-o", str(profile)]) == 0
+    said.readouterr()
+    asked = ["run", plan, "--data", str(folder / "tokens.npy"), "--steps", "1", "--on", "cpu"]
+    assert run([*asked, "--profile", str(profile)]) == 4
+    err = said.readouterr().err
+    assert "nothing was measured in bf16" in err
+    assert "--formats fp32, or shardwright calibrate --dtype bf16" in err
+    assert run(asked) == 0
+    assert "`shardwright calibrate --dtype bf16 -o here.json`" in " ".join(said.readouterr().out.split())
+    assert run([*asked, "--profile", str(profile), "--formats", "fp32"]) == 0
+
+
 def test_pytorchs_engine_runs_a_plan_of_one_device_in_this_process(folder: Path, said: pytest.CaptureFixture[str]) -> None:
     own, other = (losses(said, [*words(folder, "one.plan"), "--backend", backend]) for backend in ("shardwright", "torch-native"))
     assert other == pytest.approx(own, rel=1e-3)

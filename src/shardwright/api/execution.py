@@ -9,12 +9,14 @@ from pathlib import Path
 from shardwright.api.problems import Progress, problem_of
 from shardwright.api.rules import check_plan
 from shardwright.api.stored import Stored, stored_plan
-from shardwright.errors import DataError, UsageError
+from shardwright.dtype import Dtype
+from shardwright.errors import ClusterError, DataError, UsageError
 from shardwright.execute.launch.checked import require_runnable
 from shardwright.execute.launch.run_report import RunEvaluation, RunMemory, RunOptions, RunReport, RunStep
 from shardwright.execute.proof.proof import Proof
 from shardwright.files.profile_file import read_profile
 from shardwright.files.stored import StoredSimulation
+from shardwright.hardware.catalog.catalog import find_accelerator
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 from shardwright.program.stages.parts import plan_stages, working_devices
@@ -70,10 +72,16 @@ def predicted_here(saved: StoredSimulation, profile: Path, *, formats: str) -> P
         profile: of `shardwright calibrate`. formats: as a run is asked: ``fp64`` is predicted as ``fp32``, which it is slower than.
 
     Raises:
-        DataError, ClusterError: the profile cannot be read, or is of no device that is known.
+        DataError, ClusterError: the profile cannot be read, is of no device that is known, or was not measured in the formats.
     """
-    stored = stored_plan(saved)
-    cluster = f"{read_profile(profile).accelerator}:{stored.plan.devices}"
+    stored, found = stored_plan(saved), read_profile(profile)
+    cluster = f"{found.accelerator}:{stored.plan.devices}"
+    compute = stored.problem.job.compute if formats == "job" else Dtype.FP32
+    if find_accelerator(found.accelerator) is None and compute not in {rates.dtype for rates in found.gemm}:
+        asked_for = f"shardwright calibrate --dtype {compute.value}"
+        raise ClusterError(
+            f"{profile}: nothing was measured in {compute.value}", hint=f"--formats fp32, or {asked_for} for another profile"
+        )
     precision = saved.request.precision if formats == "job" else "fp32"
     asked = replace(saved.request, cluster=cluster, profile=str(profile), precision=precision, runtime="shardwright", scenarios="")
     problem = problem_of(asked)

@@ -14,6 +14,7 @@ from shardwright.api import execution
 from shardwright.api.stored import stored_plan
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
+from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError, UsageError
 from shardwright.execute.launch.alive import end_with_launcher
 from shardwright.execute.launch.checked import require_runnable
@@ -182,9 +183,10 @@ def run(
         elif quiet:
             screen.write(answer_line(f"loss {report.steps[-1].loss:.6f}", step_time_s=report.step_s) if report.steps else "")
         else:
-            screen.show(
-                render_run(report, cluster=predicted.cluster if predicted is not None else stored.cluster, measured=known is not None)
-            )
+            compute = stored.problem.job.compute
+            shown = predicted.cluster if predicted is not None else stored.cluster
+            dtype = compute.value if formats == "job" and compute is not Dtype.FP32 else ""
+            screen.show(render_run(report, cluster=shown, measured=known is not None, dtype=dtype))
     if report.stopped:
         raise typer.Exit(INTERRUPTED)
 

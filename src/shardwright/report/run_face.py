@@ -43,11 +43,12 @@ def run_document(report: RunReport) -> dict[str, Any]:
     }
 
 
-def render_run(report: RunReport, *, cluster: str, measured: bool = False) -> RenderableType:
+def render_run(report: RunReport, *, cluster: str, measured: bool = False, dtype: str = "") -> RenderableType:
     """Loss, measured against predicted seconds a step, and memory by class of devices.
 
     Args:
-        cluster: what the prediction is for. measured: that is this machine, by a profile of it.
+        cluster: what the prediction is for. measured: that is this machine, by a profile of it. dtype: of its products, where a
+            calibration has to be asked for it.
     """
     if not report.steps:
         return Text("No step was done.")
@@ -64,7 +65,8 @@ def render_run(report: RunReport, *, cluster: str, measured: bool = False) -> Re
         lines.append(f"Checkpoint: {report.checkpoint}")
     lines += report.remarks
     if report.on == "cpu" and not measured:
-        lines.append("`shardwright calibrate -o here.json` measures this machine; `run --profile here.json` predicts for it.")
+        asked = f"calibrate --dtype {dtype}" if dtype else "calibrate"
+        lines.append(f"`shardwright {asked} -o here.json` measures this machine; `run --profile here.json` predicts for it.")
     # What freed memory an allocator keeps is no part of the plan: of a CPU's it is shown beside.
     columns = ("devices", "hold", "predicted", "measured", *(("process grew by",) if report.on == "cpu" else ()))
     rows = [
