@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import torch
 
+from shardwright.execute.training.image_files import has_grid
 from shardwright.job.training import SequenceLength
 from shardwright.model.ir.graph import Model
 
@@ -71,6 +72,41 @@ LLAVA: Config = {
     },
 }
 """Images of four patches."""
+KIMI: Config = {
+    "architectures": ["Kimi_K25ForConditionalGeneration"],
+    "image_token_id": 5,
+    "projection_hidden_size": 16,
+    "tie_word_embeddings": False,
+    "text_config": {
+        **ALIKE,
+        "num_key_value_heads": 4,
+        "model_type": "deepseek_v3",
+        "q_lora_rank": 12,
+        "kv_lora_rank": 8,
+        "qk_nope_head_dim": 6,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 5,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 12,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_nextn_predict_layers": 0,
+    },
+    "vision_config": {
+        "model_type": "kimi_k25_vision",
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "patch_size": 3,
+        "pos_emb_height": 4,
+        "pos_emb_width": 4,
+    },
+}
+"""Images of sixteen patches, which become four image tokens."""
 PUBLISHED: dict[str, Config] = {
     "smollm3": {**PLAIN, "architectures": ["SmolLM3ForCausalLM"], "num_hidden_layers": 4, "tie_word_embeddings": True},
     "smollm3 listed": {
@@ -293,8 +329,25 @@ PUBLISHED: dict[str, Config] = {
         "projector_hidden_act": "quick_gelu",
         "vision_feature_layer": -1,
     },
+    "kimi k2.5": KIMI,
+    "kimi k2.5 stretched": {
+        **KIMI,
+        "tie_word_embeddings": True,
+        "vision_config": {
+            **KIMI["vision_config"],
+            "merge_kernel_size": [1, 2],
+            "hidden_act": "gelu",
+            "pos_emb_height": 3,
+            "pos_emb_width": 3,
+            "rope_parameters": {"rope_type": "axial", "rope_theta": 50.0},
+        },
+    },
     "gemma2": {**GEMMA2, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0},
 }
+
+
+SQUARE = 4
+"""Rows and columns of patches of the images that have some."""
 
 
 class _Double:
@@ -306,9 +359,10 @@ class _Double:
 
 IN_SINGLE = {
     "Qwen3NextForCausalLM": "qwen3_next",
+    "Kimi_K25ForConditionalGeneration": "kimi_k25",
     **{f"{name.upper()}ForConditionalGeneration": name for name in ("t5", "mt5", "umt5")},
 }
-"""Modules of Transformers that compute some things in float32 always: recurrences of gated delta rules, norms of T5."""
+"""Modules of Transformers that compute some things in float32 always: recurrences of gated delta rules, norms of T5, turns of towers."""
 
 
 @contextmanager
@@ -319,8 +373,9 @@ def in_double(architecture: str) -> Iterator[None]:
         yield
         return
     found = import_module(f"transformers.models.{name}.modeling_{name}")
-    floats = torch.Tensor.double if name == "qwen3_next" else torch.Tensor.float
-    with patch.object(found, "torch", _Double()), patch.object(torch.Tensor, "float", floats):
+    floats = torch.Tensor.double if name in ("qwen3_next", "kimi_k25") else torch.Tensor.float
+    shared = import_module("transformers.vision_utils")
+    with patch.object(found, "torch", _Double()), patch.object(shared, "torch", _Double()), patch.object(torch.Tensor, "float", floats):
         yield
 
 
@@ -351,9 +406,10 @@ def publish(name: str, folder: Path) -> Any:
 
 
 def sequences_of(model: Model, *, tokens: int) -> tuple[SequenceLength, ...]:
-    """A text of so many tokens, for an encoder two fewer, and whole images."""
+    """A text of so many tokens, for an encoder two fewer, and whole images, which may be any squares where they have rows and columns."""
     tables = [p for b in model.blocks for o in b.operators if o.reads_features for p in o.parameters if p.name.endswith("positions")]
-    lengths = {"text": tokens, "encoder": tokens - 2, "image": sum(table.extents[0].size for table in tables)}
+    image = SQUARE**2 if has_grid(model) else sum(table.extents[0].size for table in tables)
+    lengths = {"text": tokens, "encoder": tokens - 2, "image": image}
     return tuple(SequenceLength(name=name, tokens=lengths[name]) for name in dict.fromkeys(("text", *(b.sequence for b in model.blocks))))
 
 
@@ -368,6 +424,8 @@ def batch_of(published: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
 def with_images(published: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
     """Texts with places for an image each, drawn too; ``pixels`` are for Transformers."""
     config, generator = published.config, torch.Generator().manual_seed(int(ids.sum()))
+    if "image_token_index" not in config:
+        return with_squares(published, ids, generator)
     side, patch, token = config.vision_config.image_size, config.vision_config.patch_size, config.image_token_index
     pixels = torch.randn((len(ids), config.vision_config.num_channels, side, side), generator=generator, dtype=torch.float64)
     patches = torch.nn.functional.unfold(pixels, patch, stride=patch).mT
@@ -376,6 +434,24 @@ def with_images(published: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
     places = drawn < patches.shape[1] + (config.vision_feature_select_strategy == "full")
     image = torch.nn.functional.pad(patches, (0, 0, 1, 0))
     return {"text": text.masked_fill(places, token), "labels": ids[:, 1:], "image": image, "pixels": pixels}
+
+
+def with_squares(published: Any, ids: torch.Tensor, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Texts with places for the image tokens of a square image each; ``pixels`` are patches row by row, ``grid`` says their rows."""
+    config, patch = published.config, published.config.vision_config.patch_size
+    pixels = torch.randn((len(ids), 3, SQUARE * patch, SQUARE * patch), generator=generator, dtype=torch.float64)
+    patches = torch.nn.functional.unfold(pixels, patch, stride=patch).mT
+    high, wide = config.vision_config.merge_kernel_size
+    blocks = torch.arange(SQUARE**2).view(SQUARE // high, high, SQUARE // wide, wide).transpose(1, 2).flatten()
+    text = ids[:, :-1].masked_fill(ids[:, :-1] == config.image_token_id, 0)
+    places = torch.rand(text.shape, generator=generator).argsort(1).argsort(1) < SQUARE**2 // (high * wide)
+    return {
+        "text": text.masked_fill(places, config.image_token_id),
+        "labels": ids[:, 1:],
+        "image": patches[:, blocks],
+        "pixels": patches.flatten(0, 1).unflatten(1, (3, patch, patch)),
+        "grid": torch.tensor([[1, SQUARE, SQUARE]] * len(ids)),
+    }
 
 
 def without_use(published: Any, name: str) -> bool:
@@ -390,6 +466,9 @@ def logits_of(published: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """What Transformers' model makes of a batch."""
     if "encoder" in batch:
         return published(input_ids=batch["encoder"], decoder_input_ids=batch["text"]).logits
+    if "grid" in batch:
+        pixels = batch["pixels"].to(published.dtype)
+        return published(input_ids=batch["text"], pixel_values=pixels, image_grid_thw=batch["grid"]).logits
     if "pixels" in batch:
         return published(input_ids=batch["text"], pixel_values=batch["pixels"].to(published.dtype)).logits
     return published(input_ids=batch["text"]).logits

@@ -14,6 +14,7 @@ from shardwright.errors import StrategyError
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.strategy.plan.split import Exchange
 from shardwright.strategy.plan.stages import How, Keep
+from shardwright.strategy.text.parser import parse_plan
 from tests.execute.counts import (
     Problem,
     Ran,
@@ -33,6 +34,7 @@ from tests.execute.counts import (
 )
 from tests.execute.short_plans import short_zoo_plan
 from tests.execute.small_plans import PLANS as PLANS_BY_NAME
+from tests.execute.test_merged_patches import TOWER, job_of, small_kimi, two_stages
 from tests.execute.test_plans import ILLEGAL, small
 from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_plans import zoo
@@ -97,6 +99,21 @@ def test_a_tower_and_its_text_are_counted_as_they_run() -> None:
     assert traced_messages(found.records) == lowered_messages(asked)
     assert traced_sums(found.records) == lowered_sums(asked)
     assert found.parameters == lowered_parameters(asked)
+
+
+@pytest.mark.parametrize("tower", TOWER[:6])
+def test_tokens_of_several_patches_are_counted_as_they_run(tower: str) -> None:
+    """What crosses from the tower is one row of the text's width for four patches."""
+    asked = problem_of(parse_plan(two_stages(tower, "all = b2")), model=small_kimi(), job=job_of(image=64))
+    found = ran(asked)
+    # Patches are data: each device has those of its products, and what would be gathered of a cut stream is priced.
+    if "stream = s2" not in tower:
+        assert traced_moves(found.records) == lowered_moves(asked)
+    assert traced_messages(found.records) == lowered_messages(asked)
+    assert traced_sums(found.records) == lowered_sums(asked)
+    assert found.parameters == lowered_parameters(asked)
+    others = {what: count for what, count in found.flops.items() if "patch" not in what}
+    assert others == {what: count for what, count in lowered_flops(asked).items() if "patch" not in what}
 
 
 @pytest.mark.xfail(strict=True, reason="of image tokens a device is priced the positions of its own part, but reads them all")

@@ -28,7 +28,7 @@ from shardwright.model.ir.operator import OperatorKind
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parser import parse_plan
 from tests.execute.published_configs import batch_of, in_double, logits_of, sequences_of, without_use
-from tests.execute.published_families import ALL, first_of_each
+from tests.execute.published_families import ALL, first_of_each, published_name
 from tests.execute.saved import save
 from tests.execute.trained import train
 from tests.tiers import in_both
@@ -102,7 +102,7 @@ def tried() -> list[Any]:
 
 
 def test_forty_families_are_tried() -> None:
-    assert {ALL[name]["architectures"][0] for name in first_of_each()} == set(FAMILIES)
+    assert {published_name(ALL[name]["architectures"][0]) for name in first_of_each()} == set(FAMILIES)
     assert len(first_of_each()) >= 40
 
 

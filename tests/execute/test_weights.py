@@ -34,6 +34,7 @@ from shardwright.model.trained import trained
 from tests.execute.huggingface_layouts import CONFIGS, LAYOUTS, checkpoint
 from tests.execute.huggingface_models import loss
 from tests.execute.published_configs import PUBLISHED
+from tests.execute.published_families import published_name
 from tests.tiers import in_both
 
 TOKENS = 7
@@ -47,7 +48,7 @@ def _opened(name: str, folder: Path, **more: Any) -> tuple[Model, dict[str, torc
 
 def test_every_family_with_a_table_is_tried() -> None:
     """Those of `published_configs` against Transformers."""
-    assert {config["architectures"][0] for config in (*LAYOUTS.values(), *PUBLISHED.values())} == set(FAMILIES)
+    assert {published_name(config["architectures"][0]) for config in (*LAYOUTS.values(), *PUBLISHED.values())} == set(FAMILIES)
 
 
 FIRST = {config["architectures"][0]: name for name, config in reversed(CONFIGS.items())}

@@ -151,7 +151,7 @@ def adapted(operator: Operator, *, rank: int, source: Operator) -> Operator:
     klass = ParameterClass.EXPERTS if grouped else ParameterClass.LORA
     down = Parameter(name=f"{operator.name}.lora_a", extents=(*each, *operator.reads, inner), klass=klass)
     up = tuple(
-        Parameter(name=f"{operator.name}.lora_b{f'.{i}' if i else ''}", extents=(*each, inner, extent), klass=klass)
-        for i, extent in enumerate(operator.writes)
+        Parameter(name=f"{operator.name}.lora_b{f'.{i}' if i else ''}", extents=(*each, inner, weight.extents[-1]), klass=klass)
+        for i, weight in enumerate(operator.parameters[: len(operator.writes)])
     )
     return replace(operator, parameters=(*operator.parameters, down, *up), adapted=True, keeps=source.keeps)

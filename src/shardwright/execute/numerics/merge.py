@@ -8,6 +8,7 @@ import torch
 
 from shardwright.errors import DataError
 from shardwright.execute.numerics.boxes import given, hollow
+from shardwright.execute.numerics.folds import folded, unfolded
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
@@ -18,14 +19,15 @@ from shardwright.model.ir.settings import ImageInput
 class Merge:
     """y = memory[n] where a token's number is n, x where it is -1.
 
-    Reads x, all positions of the memory, and the numbers (`image_numbers`), which have no gradient.
+    Reads x, all positions of the memory, over which its tokens may lie (`Operator.folds`), and the numbers (`image_numbers`), which have no
+    gradient.
     """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         yield from ()
         (x,), (memory,), (order,) = inputs
-        written = memory.gather(1, order.clamp(min=0).expand(x.shape))
+        written = unfolded(memory, place.operator.folds).gather(1, order.clamp(min=0).expand(x.shape))
         saved = SavedTensors(inputs=((hollow(x),), (hollow(memory),), (order,)))
         return (torch.where(order >= 0, written, x),), saved
 
@@ -36,9 +38,10 @@ class Merge:
         yield from ()
         grad, order = given(grads[0]), saved.inputs[2][0]
         over = order >= 0
-        back = grad.new_zeros(saved.inputs[1][0].shape)
+        memory, folds = saved.inputs[1][0], place.operator.folds
+        back = grad.new_zeros((memory.shape[0], memory.shape[1] // folds, memory.shape[2] * folds))
         back.scatter_add_(1, order.clamp(min=0).expand(grad.shape), torch.where(over, grad, 0))
-        return (torch.where(over, 0, grad),), (back,), None
+        return (torch.where(over, 0, grad),), (folded(back, folds),), None
 
     def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
@@ -50,17 +53,17 @@ def image_numbers(ids: torch.Tensor, image: ImageInput, *, tokens: int) -> torch
     """Of every token of a text, which image token is written over it; -1: none.
 
     Args:
-        ids: (samples, positions), whole texts. tokens: image tokens of a sample.
+        ids: (samples, positions), whole texts. tokens: positions of an image.
 
     Raises:
         DataError: a text has more places than its image has tokens.
     """
     places = ids == image.token
     order = torch.where(places, places.cumsum(1) - 1 + image.first, -1)
-    if int(order.max()) >= tokens:
-        most = int(places.sum(1).max())
+    most = int(places.sum(1).max())
+    if most > image.written(tokens):
         raise DataError(
-            f"a text has {most} places of images (token {image.token}), its image {tokens - image.first}",
+            f"a text has {most} places of images (token {image.token}), its image {image.written(tokens)}",
             hint="one image a sample, and as many places for it as it has tokens",
         )
     return order

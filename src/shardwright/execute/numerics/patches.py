@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from shardwright.execute.numerics.boxes import given, numbers
+from shardwright.execute.numerics.grids import grid_of, places, stretched
 from shardwright.execute.numerics.linear import Linear, first_part
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
@@ -19,7 +20,8 @@ LINEAR = Linear()
 class Patches:
     """y = x W (+ b) + positions[position], and + class at position 0, whose patch is zeros; as `Linear` otherwise.
 
-    The device of the first part of what is contracted adds the tables, and has their gradients.
+    A table that is a grid is stretched over the image's (`Settings.stretched`): what a patch gets is a fixed sum of its rows, and a row's
+    gradient the transposed one. The device of the first part of what is contracted adds the tables, and has their gradients.
     """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
@@ -31,7 +33,7 @@ class Patches:
         (y,), saved = yield from LINEAR.forward(place, inputs, weights)
         for name, kind in _learned(place):
             at = numbers(place.positions, like=y)
-            y = y + (weights[name][at] if kind == "positions" else (at == 0).to(y.dtype).unsqueeze(-1) * weights[name])
+            y = y + (_rows(place, at, weights[name]) if kind == "positions" else (at == 0).to(y.dtype).unsqueeze(-1) * weights[name])
         return (y,), saved
 
     def input_grad(
@@ -48,10 +50,35 @@ class Patches:
         at = numbers(place.positions, like=summed)
         for name, kind in _learned(place):
             if name in found and kind == "positions":
-                found[name] = torch.zeros_like(weights[name]).index_add_(0, at, summed)
+                found[name] = _rows_back(place, at, summed, like=weights[name])
             elif name in found:
                 found[name] = summed[at == 0].sum(0)
         return found
+
+
+def _rows(place: OperatorShare, at: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """(positions, elements) of the table."""
+    if place.settings.stretched is None:
+        return table[at]
+    numbers_of, weights = _stretched(place, at, like=table)
+    return (table[numbers_of] * weights.unsqueeze(-1)).sum(1)
+
+
+def _rows_back(place: OperatorShare, at: torch.Tensor, grad: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
+    """A table's gradient, from (positions, elements)."""
+    found = torch.zeros_like(like)
+    if place.settings.stretched is None:
+        return found.index_add_(0, at, grad)
+    numbers_of, weights = _stretched(place, at, like=grad)
+    return found.index_add_(0, numbers_of.flatten(), (grad.unsqueeze(1) * weights.unsqueeze(-1)).flatten(0, 1).to(found.dtype))
+
+
+def _stretched(place: OperatorShare, at: torch.Tensor, *, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    image, table = place.settings.image, place.settings.stretched
+    assert image is not None, "only of towers whose numbers are known"
+    assert table is not None, "only of tables that are grids"
+    grid = grid_of(image, patches=place.length)
+    return stretched(places(at, columns=grid[1], block=image.block), grid, table, dtype=like.dtype)
 
 
 def _learned(place: OperatorShare) -> list[tuple[str, str]]:

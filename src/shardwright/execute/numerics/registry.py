@@ -11,6 +11,7 @@ from shardwright.execute.numerics.cuts import GATHER, SCATTER
 from shardwright.execute.numerics.divergence import Divergence
 from shardwright.execute.numerics.embedding import Embedding
 from shardwright.execute.numerics.experts import GroupedLinear, Permute, Unpermute, route
+from shardwright.execute.numerics.folds import Folds
 from shardwright.execute.numerics.linear import Linear
 from shardwright.execute.numerics.local import Local
 from shardwright.execute.numerics.loss import Loss
@@ -69,6 +70,8 @@ def numerics_of(operator: Operator) -> Numerics:
         found = Merge()
     elif operator.kind is OperatorKind.PERMUTE and operator.experts is not None:
         found = _moves(operator)
+    elif found is not None and max(operator.joins, operator.folds) > 1:
+        found = Folds(of=found)
     if found is None:
         raise StrategyError(
             f"operator {operator.name} ({operator.kind.value}) cannot be executed yet",

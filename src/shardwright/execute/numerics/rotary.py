@@ -8,6 +8,7 @@ from functools import lru_cache
 import torch
 
 from shardwright.execute.numerics.boxes import given, numbers, only, returned
+from shardwright.execute.numerics.grids import grid_of, places
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned, turned_pairs
 from shardwright.execute.transport.requests import Task
@@ -22,7 +23,8 @@ class Rotary:
 
     One input: q k v (more extents are not read). Three (latent attention): q; k without positions and v; latent and the rotary part of
     the keys, one for all heads: the last ``rope`` elements of a query head are turned, and every key head is joined with the turned part.
-    Otherwise the whole head is, or the first share of it that the model's settings say.
+    Otherwise the whole head is, or the first share of it that the model's settings say. Patches of an image are turned by their rows and
+    columns (`Settings.turns`).
     """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
@@ -76,7 +78,10 @@ def _turns(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(positions, 1, half) cosines and sines of the angles: those of the last layers, which turn alike."""
     rates = rotary_rates(settings, half, length=length, on=on)
-    return cosines(numbers(positions, like=rates), rates, scale=rotary_scale(settings), dtype=dtype)
+    at = numbers(positions, like=rates)
+    if settings.turns is not None and settings.image is not None:
+        at = places(at, columns=grid_of(settings.image, patches=length)[1], block=settings.image.block)
+    return cosines(at, rates, scale=rotary_scale(settings), dtype=dtype)
 
 
 def _turned(x: torch.Tensor, place: OperatorShare, width: int, rope: int, *, sign: int = 1, whole: bool = True) -> torch.Tensor:

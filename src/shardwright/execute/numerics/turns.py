@@ -6,7 +6,7 @@ from math import ceil, floor, log, pi
 
 import torch
 
-from shardwright.model.ir.settings import DynamicRotary, LongerRotary, LongRotary, Settings, YarnRotary
+from shardwright.model.ir.settings import DynamicRotary, GridRotary, LongerRotary, LongRotary, Settings, YarnRotary
 
 LEAST_RAMP = 1e-3
 """Pairs between the bounds of a YaRN whose bounds are one."""
@@ -18,11 +18,14 @@ def turned_pairs(settings: Settings, width: int) -> int:
 
 
 def rotary_rates(settings: Settings, half: int, *, length: int = 0, on: torch.device) -> torch.Tensor:
-    """(half,) radians a position of each pair of elements, in float64: base^(-i / half), slower where the model was made longer.
+    """(half,) radians a position of each pair of elements, in float64: base^(-i / half), slower where the model was made longer; of
+    positions of two axes (2, half), 0 for the one that a pair does not turn by.
 
     Args:
         length: positions of the whole sequence, for forms that differ with it.
     """
+    if settings.turns is not None:
+        return _by_axis(settings.turns, half, base=settings.rope_base, on=on)
     pairs = torch.arange(half, device=on, dtype=torch.float64) / half
     rates = settings.rope_base**-pairs
     match settings.longer:
@@ -49,6 +52,16 @@ def lengths_differ_above(settings: Settings) -> float | None:
     return settings.longer.trained if isinstance(settings.longer, (DynamicRotary, LongRotary)) else None
 
 
+def _by_axis(turns: GridRotary, half: int, *, base: float, on: torch.device) -> torch.Tensor:
+    """(2, half) rates of pairs that turn by rows or by columns."""
+    each = half // 2
+    rates = base ** -(torch.arange(each, device=on, dtype=torch.float64) / each)
+    found = torch.zeros(2, half, device=on, dtype=torch.float64)
+    for part, axis in enumerate(turns.axes):
+        found[axis, slice(part, None, 2) if turns.in_turns else slice(part * each, (part + 1) * each)] = rates
+    return found
+
+
 def _longer(longer: LongerRotary, rates: torch.Tensor) -> torch.Tensor:
     """Rates of `LongerRotary` over those before."""
     if not longer.high:
@@ -72,8 +85,12 @@ def _yarn(longer: YarnRotary, half: int, *, base: float, on: torch.device) -> to
 
 
 def cosines(positions: torch.Tensor, rates: torch.Tensor, *, scale: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """(positions, 1, pairs) cosines and sines of the angles, times `scale`."""
-    angles = (positions.unsqueeze(-1) * rates).unsqueeze(-2)
+    """(positions, 1, pairs) cosines and sines of the angles, times `scale`.
+
+    Args:
+        positions: (positions,), or (positions, axes) with rates of (axes, pairs), whose angles add up.
+    """
+    angles = (positions.to(rates.dtype) @ rates if rates.dim() == 2 else positions.unsqueeze(-1) * rates).unsqueeze(-2)
     return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
 
 

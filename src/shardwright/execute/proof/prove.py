@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import isqrt, lcm
 
 import torch
 
@@ -13,13 +14,14 @@ from shardwright.execute.proof.reach import reach_of, short_reach
 from shardwright.execute.proof.shorten import num_operators, shortened
 from shardwright.execute.proof.shrink import shrink_for
 from shardwright.execute.shares.parameters import Key, seeded
-from shardwright.execute.training.image_files import has_class_token, patch_operator
+from shardwright.execute.training.image_files import has_class_token, has_grid, patch_operator
 from shardwright.execute.training.step import StepResult, differences, run_step, unsplit
 from shardwright.execute.transport.record import Trace
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import ImageInput
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import indices, largest_remainder
 from shardwright.program.stages.parts import StageParts, plan_stages
@@ -60,7 +62,7 @@ def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress
             hint="prove the same plan with fewer replicas, microbatches or layers",
             rule="execute.size",
         )
-    short = replace(job, sequences=tuple(replace(s, tokens=min(s.tokens, _fewest(s, plan, stages))) for s in job.sequences))
+    short = replace(job, sequences=tuple(replace(s, tokens=_fewest(s, plan, stages, small)) for s in job.sequences))
     reaches = {one.name: reach_of(other.tokens, whole=one.tokens) for one, other in zip(job.sequences, short.sequences, strict=True)}
     small = short_reach(small, reaches)
     batch = made_batch(small, short, seed=seed)
@@ -111,11 +113,13 @@ def _with_images(model: Model, job: TrainingJob, batch: dict[str, torch.Tensor],
     patches = torch.randn((job.global_batch, tokens, first.reads[0].size), generator=generator, dtype=torch.float64)
     if has_class_token(first):
         patches[:, 0] = 0.0
-    return batch | {TEXT: text.masked_fill(drawn < tokens - image.first, image.token), IMAGE: patches}
+    return batch | {TEXT: text.masked_fill(drawn < image.written(tokens), image.token), IMAGE: patches}
 
 
-def _fewest(sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts, ...], ...]) -> int:
-    """The least power of two of positions that leaves no device, and no slice, without any."""
+def _fewest(sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], model: Model) -> int:
+    """The least power of two of positions that leaves no device, and no slice, without any; of an image with rows and columns the least
+    square, of whole blocks, whose parts are.
+    """
     ways = {
         (lane.slices, cell.way(Dim.SEQUENCE))
         for lane, parts in zip(plan.lanes, stages, strict=True)
@@ -124,12 +128,22 @@ def _fewest(sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts
         for cells in segment.cells.cells.values()
         for cell in cells.values()
     }
-    length = FEWEST
-    while length < sequence.tokens:
-        if all(all(indices(way, part) for part in (largest_remainder(length, slices) if slices else (length,))) for slices, way in ways):
-            break
-        length *= 2
-    return length
+    image = model.settings.image if sequence.name == IMAGE and has_grid(model) else None
+    size = 1 if image is None else image.block[0] * image.block[1]
+    for length in _lengths(sequence.tokens, image):
+        parts = (indices(w, part) for slices, w in ways for part in (largest_remainder(length, slices) if slices else (length,)))
+        if all(found and not any(end % size for stretch in found for end in stretch) for found in parts):
+            return length
+    return sequence.tokens
+
+
+def _lengths(most: int, image: ImageInput | None) -> Iterator[int]:
+    """Numbers of positions below `most` that are tried."""
+    if image is None:
+        yield from (FEWEST << i for i in range(most.bit_length()) if FEWEST << i < most)
+        return
+    side = lcm(*image.block)
+    yield from ((k * side) ** 2 for k in range(1, isqrt(most) // side + 1) if FEWEST <= (k * side) ** 2 < most)
 
 
 def _gradients(model: Model, parts: StepResult, whole: StepResult) -> dict[str, float]:

@@ -127,6 +127,8 @@ def _stream_extents(block: Block, reader: Operator, name: str) -> tuple[Extent, 
     if len(block.operators) == 1 and name == INPUT:
         return reader.reads[:1]
     hidden = next((e for o in block.operators for e in (*o.reads, *o.writes) if e.dim is Dim.HIDDEN and e.size > 1), reader.reads[0])
+    if name == MEMORY and reader.merges:
+        return (replace(reader.reads[0], size=reader.memory_width),)
     if name == MEMORY or not any(e.dim is Dim.HIDDEN for e in reader.reads):
         return reader.reads[:1]
     return (hidden,) if all(e.size != hidden.size for e in reader.reads) else (next(e for e in reader.reads if e.size == hidden.size),)

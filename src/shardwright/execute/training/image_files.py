@@ -13,6 +13,7 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.settings import ImageInput
 
 FLOATS = ("float16", "float32", "float64")
 HINT = "numpy.save an array of (images, channels, rows, columns) of pixels as the model takes them, or of (images, patches, elements)"
@@ -34,17 +35,25 @@ def open_images(path: Path, *, model: Model, job: TrainingJob) -> np.ndarray:
     if found.dtype.name not in FLOATS or found.ndim not in (3, 4):
         raise DataError(f"{path} has {found.ndim} dims of {found.dtype}, not images", hint=f"{HINT}; of {', '.join(FLOATS)}")
     channels, height, width = image.patch
-    alike = found.shape[2] == prod(image.patch)
+    alike = found.shape[2] == prod(image.pixels)
     if found.ndim == 4:
         alike = found.shape[1] == channels and not found.shape[2] % height and not found.shape[3] % width
     if not alike:
         raise DataError(
-            f"{path} has images of {list(found.shape[1:])}, not of whole patches of {list(image.patch)}",
+            f"{path} has images of {list(found.shape[1:])}, not of whole patches of {list(image.pixels)}",
             hint=HINT,
         )
+    sides = (found.shape[2] // height, found.shape[3] // width) if found.ndim == 4 else image.grid(found.shape[1])
     own = found.shape[1] if found.ndim == 3 else found.shape[2] // height * (found.shape[3] // width)
+    if has_grid(model) and (sides is None or sides != image.grid(own)):
+        raise DataError(
+            f"{path} has images of {' x '.join(map(str, sides)) if sides else own} patches, not squares of whole blocks of "
+            f"{image.block[0]} x {image.block[1]}",
+            hint="cut or fill up the images: their patches' rows and columns follow from their number",
+        )
     tokens = own + has_class_token(first)
-    rows = next((p.extents[0].size for p in first.parameters if p.name.endswith(".positions")), tokens)
+    tables = () if has_grid(model) else tuple(p for p in first.parameters if p.name.endswith(".positions"))
+    rows = next((p.extents[0].size for p in tables), tokens)
     asked = job.tokens(IMAGE)
     if not tokens == rows == asked:
         raise DataError(
@@ -66,22 +75,47 @@ def has_class_token(first: Operator) -> bool:
     return any(p.name.endswith(".class") for p in first.parameters)
 
 
+def has_grid(model: Model) -> bool:
+    """What a patch gets depends on its row and column, or it is merged with its neighbours."""
+    settings = [model.settings, *(own for _, own in model.settings.own)]
+    blocks = [one.image.block for one in settings if one.image is not None]
+    return any(one.turns is not None or one.stretched is not None for one in settings) or any(block != (1, 1) for block in blocks)
+
+
 def patches_of(images: np.ndarray, *, model: Model) -> np.ndarray:
-    """What a tower reads of images, (images, tokens, elements): of pixels their patches row by row; zeros where its class token is.
+    """What a tower reads of images, (images, tokens, elements): their patches block by block; zeros where its class token is.
 
     Args:
-        images: (images, channels, rows, columns), or (images, patches, elements).
+        images: (images, channels, rows, columns), or (images, patches, elements) in the order of the model's own processor.
     """
     image, first = model.settings.image, patch_operator(model)
     assert image is not None, "only of models whose patches are known"
     assert first is not None, "only of models whose patches are known"
     images = np.asarray(images).astype(images.dtype.newbyteorder("="), copy=False)  # PyTorch reads the machine's own order alone
     if images.ndim == 4:
-        count, channels, rows, columns = images.shape
-        _, height, width = image.patch
-        cut = images.reshape(count, channels, rows // height, height, columns // width, width)
-        images = cut.transpose(0, 2, 4, 1, 3, 5).reshape(count, rows // height * (columns // width), channels * height * width)
+        images = _cut(images, image)
+    elif not image.in_blocks:
+        images = images[:, _by_blocks(images.shape[1], image)]
     return np.pad(images, ((0, 0), (1, 0), (0, 0))) if has_class_token(first) else images
+
+
+def _cut(images: np.ndarray, image: ImageInput) -> np.ndarray:
+    """(images, patches, elements) of pixels."""
+    count, channels, rows, columns = images.shape
+    (_, height, width), (high, wide) = image.patch, image.block
+    cut = images.reshape(count, channels, rows // (height * high), high, height, columns // (width * wide), wide, width)
+    patches = cut.transpose(0, 2, 5, 3, 6, 1, 4, 7)
+    if image.frames:
+        patches = np.repeat(patches[..., np.newaxis, :, :], image.frames, axis=-3)
+    return patches.reshape(count, -1, prod(image.pixels))
+
+
+def _by_blocks(patches: int, image: ImageInput) -> np.ndarray:
+    """Numbers of patches that are counted row by row, in the order of a tower's."""
+    grid, (high, wide) = image.grid(patches), image.block
+    assert grid is not None, "images that are no squares of whole blocks are refused"
+    numbers = np.arange(patches).reshape(grid[0] // high, high, grid[1] // wide, wide)
+    return numbers.transpose(0, 2, 1, 3).reshape(-1)
 
 
 def require_places(path: Path, row: np.ndarray, *, model: Model, job: TrainingJob, share: tuple[int, int], at_once: int) -> None:
@@ -96,7 +130,7 @@ def require_places(path: Path, row: np.ndarray, *, model: Model, job: TrainingJo
     image, length = model.settings.image, job.sequence_length
     if image is None or not job.tokens(IMAGE):
         return
-    wanted, windows = job.tokens(IMAGE) - image.first, (len(row) - 1) // length
+    wanted, windows = image.written(job.tokens(IMAGE)), (len(row) - 1) // length
     step = max(1, at_once // length)
     for start in range(share[0] * step, windows, share[1] * step):
         end = min(start + step, windows)

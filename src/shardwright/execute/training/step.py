@@ -21,7 +21,6 @@ from shardwright.model.ir.block import TEACHER
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.settings import Settings
-from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import largest_remainder
 from shardwright.program.orders.rows import action_rows
 from shardwright.program.stages.edges import stage_edges
@@ -115,15 +114,14 @@ def _require_executable(model: Model) -> None:
         if reason:
             raise StrategyError(
                 f"{reason}: that cannot be executed yet",
-                hint="choose a model of text alone or a LLaVA, or simulate the plan instead",
+                hint="choose a model of text alone, a LLaVA or a Kimi-K2.5, or simulate the plan instead",
                 rule="execute.operator",
                 path=one.name,
             )
 
 
 def _width(model: Model, block: int) -> int:
-    sizes = [e.size for o in model.blocks[block].operators for e in o.writes if e.dim is Dim.HIDDEN]
-    return max(sizes, default=model.hidden)
+    return model.blocks[block].output_width or model.hidden
 
 
 def run_step(

@@ -24,6 +24,8 @@ from shardwright.execute.weights.layers import (
     MAMBA_OUTER,
     MIXER,
     MLP,
+    MOON,
+    MOON_EMBED,
     NEOX,
     NORMS,
     OPT,
@@ -315,6 +317,29 @@ FAMILIES: Final[Mapping[str, Family]] = {
             "vision_embed": Stack(rules=CLIP_EMBED, stem="vision_tower.vision_model."),
             "vision": Stack(rules=CLIP, stem="vision_tower.vision_model.encoder.layers.{layer}."),
             "projector": Stack(rules={**linear("up", "linear_1"), **linear("down", "linear_2")}, stem="multi_modal_projector."),
+        },
+    ),
+    "KimiK25ForConditionalGeneration": Family(
+        name="KimiK25ForConditionalGeneration",
+        outer=renamed(OUTER, "", "language_model."),
+        layers=LATENT,
+        stem="language_model.model.layers.{layer}.",
+        stacks={
+            "vision_embed": Stack(rules=MOON_EMBED, stem="vision_tower.patch_embed."),
+            "vision": Stack(rules=MOON, stem="vision_tower.encoder.blocks.{layer}."),
+            "projector": Stack(
+                rules={
+                    **norm("vision_norm", "vision_tower.encoder.final_layernorm"),
+                    **norm("norm", "mm_projector.pre_norm"),
+                    **linear("up", "mm_projector.proj.0"),
+                    **linear("down", "mm_projector.proj.2"),
+                }
+            ),
+        },
+        others={
+            "language_model.model.layers.": "language_model.model.blocks.",
+            "vision_tower.patch_embed.proj.": "vision_tower.encoder.patch_embed.proj.",
+            "mm_projector.pre_norm.": "model.mm_projector.pre_norm.",
         },
     ),
     "GPT2LMHeadModel": Family(

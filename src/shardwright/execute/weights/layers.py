@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.execute.weights.rules import Rule, convolved, experts_of, fused, linear, norm, plain, renamed, shared_experts
+from shardwright.execute.weights.rules import Rule, convolved, experts_of, fused, in_pairs, linear, norm, plain, renamed, shared_experts
 
 OUTER = {
     **plain(embed__weight="model.embed_tokens.weight"),
@@ -143,6 +143,19 @@ CLIP_EMBED = {
     "patch.weight": Rule(tensor="embeddings.patch_embedding.weight", turned=True, folded=True),
     **plain(patch__class="embeddings.class_embedding", patch__positions="embeddings.position_embedding.weight"),
     **norm("norm", "pre_layrnorm"),
+}
+MOON = {
+    **norm("norm1", "norm0"),
+    **norm("norm2", "norm1"),
+    **in_pairs(fused("qkv", "wqkv", parts=3)),
+    **linear("proj", "wo"),
+    **linear("up", "mlp.fc0"),
+    **linear("down", "mlp.fc1"),
+}
+MOON_EMBED = {
+    "patch.weight": Rule(tensor="proj.weight", turned=True, folded=True),
+    **plain(patch__bias="proj.bias"),
+    "patch.positions": Rule(tensor="pos_emb.weight", gridded=True),
 }
 T5_CROSS = {
     **norm("cross.norm", "layer.1.layer_norm"),

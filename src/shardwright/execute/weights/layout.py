@@ -34,7 +34,7 @@ class Stored:
 
     Args:
         tensor: name, with ``{expert}`` where each element of our first dim has a tensor of its own.
-        dims: which of our dims each dim of the tensor is, all dims from the last on being one; -1 = of one element.
+        dims: which of our dims each dim of the tensor is, the first `first` being one, and all dims from the last on; -1 = of one element.
         shape: of the tensor.
         rows: for each of our dims. add: our value less the stored one.
     """
@@ -44,12 +44,14 @@ class Stored:
     shape: tuple[int, ...]
     rows: tuple[Rows, ...]
     add: float
+    first: int = 1
 
     @property
     def flat(self) -> tuple[int, ...]:
         """The tensor's shape in as many dims as `dims` has."""
+        shape = (prod(self.shape[: self.first]), *self.shape[self.first :])
         last = len(self.dims) - 1
-        return (*self.shape[:last], prod(self.shape[last:]))
+        return (*shape[:last], prod(shape[last:]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,7 @@ def stored(model: Model, family: Family, key: Key) -> Stored:
     run, layer, _, name = key
     rule, tensor = _rule(model, family, run, layer, name)
     dims, shape, rows = _placed(model, model.runs[run].block, rule, name)
-    return Stored(tensor=tensor, dims=dims, shape=shape, rows=rows, add=rule.add)
+    return Stored(tensor=tensor, dims=dims, shape=shape, rows=rows, add=rule.add, first=2 if rule.gridded else 1)
 
 
 def _rule(model: Model, family: Family, run: int, layer: int, name: str) -> tuple[Rule, str]:
@@ -137,7 +139,11 @@ def _placed(model: Model, block: int, rule: Rule, name: str) -> tuple[tuple[int,
         placed.insert(1, 1)
     if rule.folded:
         assert model.settings.image is not None, "only projections of patches are folded"
-        placed[-1:] = model.settings.image.patch
+        placed[-1:] = model.settings.image.pixels
+    if rule.gridded:
+        table = model.settings.of_block(model.blocks[block].name).stretched
+        assert table is not None, "only tables that are grids stand so"
+        placed[:1] = table.rows, table.columns
     return tuple(dims), tuple(placed), tuple(rows if d == out else None for d in range(len(sizes)))
 
 

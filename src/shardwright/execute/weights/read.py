@@ -73,8 +73,10 @@ class HuggingFaceWeights:
 
 
 def _slice(tensor: Any, patch: Patch, found: Stored) -> torch.Tensor:
-    """A box of a tensor of a file; of its last dims, where they are one of ours, all is read first."""
+    """A box of a tensor of a file; of its first or last dims, where they are one of ours, all is read first."""
     box = tuple(slice(a, b) for a, b in patch.box)
+    if found.first > 1:
+        return cast(torch.Tensor, tensor[:].reshape(found.flat)[box])
     if len(found.shape) == len(box):
         return cast(torch.Tensor, tensor[box])
     return cast(torch.Tensor, tensor[box[:-1]].flatten(len(box) - 1)[..., box[-1]])

@@ -17,6 +17,7 @@ class Rule:
         turned: the tensor is (out, in), ours (in, out).
         middle: the tensor has a dim of one element behind the first (weights of a convolution).
         folded: its last dims are channels, rows and columns of pixels, ours one (`ImageInput.patch`).
+        gridded: its first dims are rows and columns of a table of positions, ours one (`Settings.stretched`).
         beside: our parameters that share the tensor, one after another in its output dim, this one among them; () = it is alone.
         grouped: those stand in turns: for each head (or group of query heads, or single element) a share of each.
         heads: parameter whose heads those turns are, where it is none of them.
@@ -31,6 +32,7 @@ class Rule:
     turned: bool = False
     middle: bool = False
     folded: bool = False
+    gridded: bool = False
     beside: tuple[str, ...] = ()
     grouped: bool = False
     heads: str = ""
@@ -55,8 +57,8 @@ class Family:
     Args:
         outer: parameters of embedding and head, by our names. layers: of a layer; the tensor's name goes behind `stem`.
         predictors: of a module that predicts further tokens, where it differs from a layer; modules are numbered behind the layers.
-        base: beginning of names that some files leave out, or write as `instead`. stacks: of runs by name that are neither layers of one
-            decoder nor around them.
+        base: beginning of names that some files leave out, or write as `instead`. others: more beginnings, and what some files have in
+            their place. stacks: of runs by name that are neither layers of one decoder nor around them.
     """
 
     name: str
@@ -66,11 +68,13 @@ class Family:
     predictors: Rules = field(default_factory=dict)
     base: str = ""
     instead: str = ""
+    others: Mapping[str, str] = field(default_factory=dict)
     stacks: Mapping[str, Stack] = field(default_factory=dict)
 
     def other(self, tensor: str) -> str:
         """The name that some files have a tensor under."""
-        return self.instead + tensor.removeprefix(self.base) if self.base and tensor.startswith(self.base) else tensor
+        other = {self.base: self.instead, **self.others}
+        return next((new + tensor.removeprefix(old) for old, new in other.items() if old and tensor.startswith(old)), tensor)
 
 
 def plain(**names: str) -> dict[str, Rule]:

@@ -2,7 +2,8 @@
 
 Sequences: the transformer and the projector run over ``image``, whose tokens are patches, behind a class token where the model has one;
 ``text`` counts all positions of the language model, image tokens among them. Where a projector merges several patches into one token,
-its operators carry the share of a token's work that falls to one patch (see `projector_operators`). The runs form a chain:
+the token's elements lie over its patches, and operators carry the share of a token's work that falls to one patch (see
+`projector_operators`). Such patches are neighbours: a tower's patches stand block by block. The runs form a chain:
 ``vision_embed``, ``vision``, ``projector``, ``embed``, layers, ``head``; ``embed`` looks up the job's token ids and writes image tokens
 (its memory, from ``projector``) over the placeholders.
 """
@@ -31,6 +32,7 @@ class VisionShape:
         rows: of the table of learned positions; 0 = none. class_token: one learned token before the patches of an image.
         bias: of all projections and norms of a layer. norm_bias: LayerNorms (else RMSNorms).
         gated: feed-forward with a gate. qk_norm: norms of queries and keys. post_norms: norms behind the sub-blocks too.
+        rotary: queries and keys are turned by their patch's row and column.
         patch_bias: of the patch projection. norm_before, norm_after: norms around the stack.
     """
 
@@ -46,6 +48,7 @@ class VisionShape:
     gated: bool = False
     qk_norm: bool = False
     post_norms: bool = False
+    rotary: bool = False
     patch_bias: bool = False
     norm_before: bool = False
     norm_after: bool = False
@@ -69,7 +72,7 @@ def vision_blocks(shape: VisionShape) -> tuple[Block, Block]:
         "vision",
         hidden=shape.hidden,
         attention=attention_operators(
-            hidden=shape.hidden, shape=core, bias=shape.bias, output_bias=shape.bias, qk_norm=shape.qk_norm, rotary=False
+            hidden=shape.hidden, shape=core, bias=shape.bias, output_bias=shape.bias, qk_norm=shape.qk_norm, rotary=shape.rotary
         ),
         feed_forward=mlp_operators(hidden=shape.hidden, ffn=shape.ffn, gated=shape.gated, bias=shape.bias),
         norm_bias=shape.norm_bias,
@@ -97,32 +100,39 @@ def projector_operators(
         width: elements of a patch. hidden: of the language model. merge: patches that become one image token.
         pooled: they are averaged (the first layer reads one patch's width); else they are joined (it reads merge x width).
 
-    An image token's GEMM of k x n counts k x n / merge a patch: FLOPs are exact, inputs of the first and outputs of the last layer are
-    counted once a patch. Parameters are whole.
+    An image token's GEMM of k x n counts k x n / merge a patch: FLOPs are exact, and so is what every patch has of a token, 1 / merge of
+    its elements (`Operator.folds`); the operands of the GEMM are counted once a patch. A width of the language model that is no multiple of
+    `merge` is counted whole for every patch. Parameters are whole.
     """
     if shape.inner % merge or (pooled and width % merge):
         raise ValueError(f"a projector of {shape.inner or width} elements is not a multiple of the {merge} patches of an image token")
-    wide, out, klass = hidden_extent(width if pooled else width * merge), hidden_extent(hidden), OperatorClass.MLP
+    wide, klass = hidden_extent(width if pooled else width * merge), OperatorClass.MLP
     operators: list[Operator] = []
     if shape.norm:
         gain = norm(f"{prefix}norm", source=source, hidden=shape.norm, bias=True)
-        operators.append(replace(gain, reads=(hidden_extent(width),), writes=(hidden_extent(width),)))
+        operators.append(replace(gain, reads=(hidden_extent(width),), writes=(hidden_extent(width),), joins=shape.norm // width))
         source = f"{prefix}norm"
     if not shape.inner:
-        one = linear(f"{prefix}out", source=source, reads=(wide,), writes=(out,), klass=klass, bias=shape.bias)
+        one = linear(f"{prefix}out", source=source, reads=(wide,), writes=(hidden_extent(hidden),), klass=klass, bias=shape.bias)
         return (*operators, replace(one, reads=(hidden_extent(wide.size // merge),)))
-    inner, share = Extent(dim=Dim.FFN, size=shape.inner), Extent(dim=Dim.FFN, size=shape.inner // merge)
+    inner, share = Extent(dim=Dim.FFN, size=shape.inner, quantum=merge), Extent(dim=Dim.FFN, size=shape.inner // merge)
     act = step(f"{prefix}act", OperatorKind.ACTIVATION, klass, source=f"{prefix}up", reads=(share,), writes=(share,))
     up = linear(f"{prefix}up", source=source, reads=(wide,), writes=(inner,), klass=klass, bias=shape.bias)
+    up = replace(up, writes=(share,), joins=merge, folds=merge)
+    if hidden % merge:
+        down = linear(f"{prefix}down", source=act.name, reads=(inner,), writes=(hidden_extent(hidden),), klass=klass, bias=shape.bias)
+        return (*operators, up, act, replace(down, reads=(share,)))
+    out = replace(hidden_extent(hidden), quantum=merge)
     down = linear(f"{prefix}down", source=act.name, reads=(inner,), writes=(out,), klass=klass, bias=shape.bias)
-    return (*operators, replace(up, writes=(share,)), act, replace(down, reads=(share,)))
+    return (*operators, up, act, replace(down, writes=(hidden_extent(hidden // merge),), folds=merge))
 
 
 def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Operator]) -> Model:
     """`language` with a vision tower before its embedding.
 
     Args:
-        language: its first run must be ``embed``. projector: operators from the last vision layer's output (`INPUT`).
+        language: its first run must be ``embed``. projector: operators from the last vision layer's output (`INPUT`); the last one makes
+            image tokens.
     """
     embed, layer = vision_blocks(vision)
     operators = tuple(projector)
@@ -131,7 +141,10 @@ def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Op
         operators = (first, *(operator.reading({INPUT: "vision_norm"}) for operator in operators))
     tower = (embed, layer, Block(name="projector", operators=operators, sequence=IMAGE))
     count = len(tower)
-    blocks = (*tower, *(_merging(b, hidden=language.hidden) if b.name == "embed" else b for b in language.blocks))
+    blocks = (
+        *tower,
+        *(_merging(b, hidden=language.hidden, folds=operators[-1].folds) if b.name == "embed" else b for b in language.blocks),
+    )
     runs = (
         Run(name="vision_embed", block=0, count=1),
         Run(name="vision", block=1, count=vision.layers, inputs=("vision_embed",)),
@@ -141,8 +154,8 @@ def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Op
     return replace(language, architecture="", blocks=blocks, runs=runs)
 
 
-def _merging(embed: Block, *, hidden: int) -> Block:
-    """The embedding with ``merge``: image tokens are written over the placeholders of the looked-up text."""
+def _merging(embed: Block, *, hidden: int, folds: int) -> Block:
+    """The embedding with ``merge``: image tokens, of `folds` patches each, are written over the placeholders of the looked-up text."""
     width = hidden_extent(hidden)
     merge = Operator(
         name="merge",
@@ -151,5 +164,6 @@ def _merging(embed: Block, *, hidden: int) -> Block:
         inputs=(embed.operators[-1].name, MEMORY),
         reads=(width,),
         writes=(width,),
+        folds=folds,
     )
     return replace(embed, operators=(*embed.operators, merge), memory=IMAGE)

@@ -102,6 +102,7 @@ _KIMI: Final = _vl(
         "merge_kernel_size": [2, 2],
         "mm_projector_type": "patchmerger",
     },
+    tie_word_embeddings=False,
 )
 _MINIMAX_M3: Final = _vl(
     "MiniMaxM3SparseForConditionalGeneration",

@@ -42,6 +42,7 @@ class ClassSettings:
         scoring: ``scoring_func`` that it computes, whatever is written.
         trained: positions of the first training, where they were made longer; 0: what the configuration says of others.
         least_step: of a scan where ``time_step_min`` is not written, which it reads for that; 0: it reads ``time_step_limit``.
+        reads_interleave: published weights have turned elements as pairs unless ``rope_interleave`` is false.
         leaves_out: fields that it does not read, though other classes do.
         differs: how what we compute differs from the published model, whatever the configuration says.
     """
@@ -72,6 +73,7 @@ class ClassSettings:
     reads_cap: bool = False
     factors: Mapping[str, float] = field(default_factory=dict)
     least_step: float = 0.0
+    reads_interleave: bool = False
     leaves_out: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
 
@@ -93,7 +95,10 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _PLAIN),
     **dict.fromkeys(("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"), ClassSettings(scores_add_up=False)),
     "DeepseekV2ForCausalLM": ClassSettings(scores_add_up=False, reads_norm=False, scoring="softmax"),
-    "DeepseekV3ForCausalLM": ClassSettings(scores_add_up=True, share_factor=2.5, scoring="sigmoid"),
+    **dict.fromkeys(
+        ("DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"),
+        ClassSettings(scores_add_up=True, share_factor=2.5, scoring="sigmoid", reads_interleave=True),
+    ),
     "Olmo2ForCausalLM": ClassSettings(eps=1e-5),
     "Phi3ForCausalLM": ClassSettings(eps=1e-5, rope_share=True, trained=4096),
     "MixtralForCausalLM": ClassSettings(eps=1e-5, rope_base=1e6, scores_add_up=True, reads_norm=False),

@@ -77,7 +77,7 @@ _BUILDERS: Final[dict[str, str]] = {
     "shardwright.model.families.vision:build_qwen3_5_vl": "Qwen3_5ForConditionalGeneration qwen3_5",
     "shardwright.model.families.vision:build_qwen3_5_moe_vl": "Qwen3_5MoeForConditionalGeneration qwen3_5_moe",
     "shardwright.model.families.vision:build_gemma4_vl": "Gemma4ForConditionalGeneration gemma4",
-    "shardwright.model.families.vision:build_kimi_k25": "KimiK25ForConditionalGeneration kimi_k25",
+    "shardwright.model.families.vision:build_kimi_k25": "KimiK25ForConditionalGeneration Kimi_K25ForConditionalGeneration kimi_k25",
     "shardwright.model.families.vision:build_minimax_m3_vl": "MiniMaxM3SparseForConditionalGeneration minimax_m3_vl",
     "shardwright.model.families.vision:build_llama4": "Llama4ForConditionalGeneration llama4",
 }

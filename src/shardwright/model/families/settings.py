@@ -63,7 +63,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         longer=longer,
         eps=float(eps),
         rope_share=min(_share(fields, own), 1.0),
-        rope_pairs=architecture != "DeepseekV3ForCausalLM" or bool(config.get("rope_interleave", True)),
+        rope_pairs=not own.reads_interleave or bool(config.get("rope_interleave", True)),
         local_rope_base=_local_base(config, own, base),
         first_position=own.first_position,
         step_limits=_step_limits(config, model, own, fields),

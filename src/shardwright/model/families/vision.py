@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from shardwright.model.blocks.vision import ProjectorShape, VisionShape, joined_model, projector_operators
 from shardwright.model.families.huggingface import built
-from shardwright.model.families.images import MAX_PATCH, STRATEGIES
+from shardwright.model.families.images_kimi import sides, table
+from shardwright.model.families.images_llava import STRATEGIES
+from shardwright.model.families.tower import MAX_PATCH
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.fields import MAX_FFN, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
@@ -33,17 +35,21 @@ def _tower(vision: Fields, *, patch: int, rows: int = 0, layers: str = "", heads
 
     Args:
         patch: input elements of a patch. rows: of the table of learned positions. layers, heads: fields that say how many, if not the
-            usual ones. prefix: of the usual fields. more: of the shape.
+            usual ones. prefix: of the usual fields, which may be without it too. more: of the shape.
     """
-    hidden = vision.integer(f"{prefix}hidden_size", maximum=MAX_HIDDEN)
-    count = vision.integer(heads or f"{prefix}num_attention_heads", maximum=MAX_HEADS)
+
+    def spelled(name: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((f"{prefix}{name}", name)))
+
+    hidden = vision.integer(*spelled("hidden_size"), maximum=MAX_HIDDEN)
+    count = vision.integer(*((heads,) if heads else spelled("num_attention_heads")), maximum=MAX_HEADS)
     if hidden % count:
         vision.fail(f"{vision.path}{prefix}hidden_size = {hidden} is not a multiple of its {count} heads", hint="choose a divisor")
     return VisionShape(
-        layers=vision.integer(layers or f"{prefix}num_hidden_layers", maximum=MAX_LAYERS),
+        layers=vision.integer(*((layers,) if layers else spelled("num_hidden_layers")), maximum=MAX_LAYERS),
         hidden=hidden,
         heads=count,
-        ffn=vision.integer(f"{prefix}intermediate_size", maximum=MAX_FFN),
+        ffn=vision.integer(*spelled("intermediate_size"), maximum=MAX_FFN),
         patch=patch,
         rows=rows,
         **more,
@@ -145,19 +151,31 @@ def build_gemma4_vl(fields: Fields) -> Model:
 
 
 def build_kimi_k25(fields: Fields) -> Model:
-    """Kimi-K2.5 to K2.7: the language model of Kimi-K2 behind a MoonViT tower with merged patches."""
-    language, vision = built("DeepseekV3ForCausalLM", text_fields(fields)), fields.optional_section("vision_config")
+    """Kimi-K2.5 to K2.7: the language model of Kimi-K2 behind a MoonViT tower with merged patches.
+
+    Images are single frames, so that how frames are placed and averaged changes nothing.
+    """
+    text = text_fields(fields).replaced("tie_word_embeddings", fields.flag("tie_word_embeddings", default=True))
+    language, vision = built("DeepseekV3ForCausalLM", text), fields.optional_section("vision_config")
     if vision is None:
         return language
-    vision.choice("mm_projector_type", allowed=("patchmerger",))
-    sides = vision.integers("merge_kernel_size", minimum=1, maximum=64)
-    if len(sides) != 2:
-        vision.fail(f"{vision.path}merge_kernel_size must list two sides", hint="for example [2, 2]")
-    merge = sides[0] * sides[1]
-    side = [vision.integer(f"init_pos_emb_{n}", maximum=MAX_PATCH) for n in ("height", "width")]
+    vision.choice("mm_projector_type", allowed=("patchmerger",), default="patchmerger")
+    vision.choice("merge_type", allowed=("sd2_tpool",), default="sd2_tpool")
+    vision.choice("pos_emb_type", allowed=("divided_fixed",), default="divided_fixed")
+    vision.aside("init_pos_emb_time", "pos_emb_time", "video_attn_type")
+    (rows, columns), block = table(vision), sides(vision)
     patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
-    shape = _tower(vision, patch=patch, rows=side[0] * side[1], prefix="vt_", patch_bias=True, norm_after=True)
-    hidden = shape.hidden
+    shape = _tower(vision, patch=patch, rows=rows * columns, prefix="vt_", rotary=True, patch_bias=True, norm_after=True)
+    hidden, merge = shape.hidden, block[0] * block[1]
+    if hidden // shape.heads % 4:
+        vision.unsupported(f"heads of {hidden // shape.heads} elements, of which no half turns by rows and half by columns")
+    for one, name, own in (
+        (fields, "projection_hidden_size", hidden),
+        (vision, "mm_hidden_size", hidden),
+        (vision, "text_hidden_size", language.hidden),
+    ):
+        if one.integer(name, maximum=MAX_HIDDEN, default=own) != own:
+            one.fail(f"{one.path}{name} is not {own}, as wide as what it is of", hint="make them equal")
     two = ProjectorShape(inner=hidden * merge, norm=hidden)
     projector = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT, merge=merge)
     return joined_model(language, vision=shape, projector=projector)

@@ -136,6 +136,9 @@ class Operator:
         biased: ATTENTION whose scores get a learned bias by distance (`distances`).
         factors: LINEAR: what each extent that it writes is multiplied with, its bias too; () = nothing.
         weighed: PERMUTE of experts that work on a token times what they count for it, not counted behind them.
+        joins: LINEAR or NORM that reads the tensors of so many neighbours of its sequence, side by side, as one token's.
+        folds: its tokens are of so many neighbours of the sequence each, over which the elements that it writes, and reads but where it
+            joins, lie in turns: with n neighbours, element e of a token lies at its neighbour e mod n. Of PERMUTE its memory's tokens.
     """
 
     name: str
@@ -158,6 +161,8 @@ class Operator:
     tempered: bool = field(default=False, repr=False)
     biased: bool = field(default=False, repr=False)
     weighed: bool = field(default=False, repr=False)
+    joins: int = field(default=1, repr=False)
+    folds: int = field(default=1, repr=False)
     factors: tuple[float, ...] = field(default=(), repr=False)
 
     @property
@@ -195,6 +200,11 @@ class Operator:
     def merges(self) -> bool:
         """It writes what another sequence made over places of its own (image tokens over placeholders)."""
         return self.kind is OperatorKind.PERMUTE and self.klass is OperatorClass.STREAM and self.experts is None
+
+    @property
+    def memory_width(self) -> int:
+        """Elements that a position of the memory has which it merges (`merges`)."""
+        return self.reads[0].size // self.folds
 
     @property
     def is_taught(self) -> bool:

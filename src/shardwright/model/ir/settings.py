@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isqrt
 from typing import Final
 
 ACTIVATIONS: Final = ("silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2")
@@ -89,12 +89,64 @@ class ImageInput:
     Args:
         token: of the text, over which image tokens are written: its k-th place in a sample has the k-th of them.
         patch: channels, rows and columns of pixels of a patch, in the order of the elements that its projection reads.
+        frames: of a patch, behind its channels, or 0: it has none. An image is as many equal ones.
         first: image tokens before the first that is written (a class token that only the tower reads: 1).
+        block: rows and columns of patches that become one image token. A tower's patches stand block by block, and row by row in a block.
+        in_blocks: so do those of the files of patches that the model's own processor makes; else row by row.
     """
 
     token: int
     patch: tuple[int, int, int]
+    frames: int = 0
     first: int = 0
+    block: tuple[int, int] = (1, 1)
+    in_blocks: bool = True
+
+    @property
+    def pixels(self) -> tuple[int, ...]:
+        """What the elements of a patch are: channels, frames where it has some, rows, columns."""
+        return (self.patch[0], *((self.frames,) if self.frames else ()), *self.patch[1:])
+
+    def written(self, positions: int) -> int:
+        """Image tokens that are written of an image with so many positions in its tower."""
+        return (positions - self.first) // (self.block[0] * self.block[1])
+
+    def grid(self, patches: int) -> tuple[int, int] | None:
+        """Rows and columns of an image of so many patches, which are as many; None: such an image is not of whole blocks."""
+        side = isqrt(patches)
+        return (side, side) if side * side == patches and not any(side % size for size in self.block) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridRotary:
+    """Rotary positions of a patch: a pair of elements turns by the patch's row, or by its column.
+
+    Args:
+        axes: of the parts of a head's pairs: 0 = rows, 1 = columns. Pair k of a part turns at base^(-k / pairs of the part).
+        in_turns: parts lie in turns, pair by pair; else one behind the other.
+
+    Source: of Kimi-VL's tower, Kimi Team 2025 (arXiv 2504.07491), section 2.1.
+    """
+
+    axes: tuple[int, int] = (0, 1)
+    in_turns: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionGrid:
+    """A table of learned positions that is a grid, stretched over the grid of an image's patches.
+
+    Args:
+        rows, columns: of the table. cubic: by cubic convolution of 4 x 4 rows (else between 2 x 2, in proportion).
+        corners: the corners of both grids are in one place; else their edges are.
+
+    Source of the cubic form: Keys 1981, Cubic convolution interpolation for digital image processing, with a = -0.75.
+    """
+
+    rows: int
+    columns: int
+    cubic: bool = False
+    corners: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +171,8 @@ class Settings:
         bias_reach: distance from which on all keys of a direction have one learned bias (`Operator.distances`).
         temper: (positions, strength) of queries that grow with their position p: 1 + strength ln(1 + floor((p + 1) / positions)).
         image: of a model whose tower's numbers are known; None = it reads no images, or only its sizes are known.
+        turns: of a tower's queries and keys; None = by the position in the sequence. stretched: its table of positions; None = it has a
+            row for every position.
         own: of blocks that compute with other numbers, by name (an image tower, its projector).
     """
 
@@ -144,11 +198,13 @@ class Settings:
     bias_reach: int = 128
     temper: tuple[float, float] = (8192.0, 0.1)
     image: ImageInput | None = None
+    turns: GridRotary | None = None
+    stretched: PositionGrid | None = None
     own: tuple[tuple[str, Settings], ...] = ()
 
     def of_block(self, name: str) -> Settings:
-        """Those that a block computes with."""
-        return next((settings for block, settings in self.own if block == name), self)
+        """Those that a block computes with, or one of its operators that stands alone (``projector.up``)."""
+        return next((settings for block, settings in self.own if name == block or name.startswith(f"{block}.")), self)
 
     def of_layers(self, *, local: bool) -> Settings:
         """Those of layers with a window (`local`), or of the others."""

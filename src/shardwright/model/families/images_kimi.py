@@ -1,0 +1,90 @@
+"""How Kimi-K2.5's MoonViT tower computes, and where its image tokens go.
+
+Fields are spelled as in the published configurations or as in those that Transformers writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.model.families.positions import number_of
+from shardwright.model.families.tower import MAX_PATCH, PROJECTOR, Tower, activation, unknown_activations
+from shardwright.model.ir.fields import MAX_VOCAB, Fields
+from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid, Settings
+
+EPS: Final = 1e-5
+"""Of all norms, but where ``projection_layer_norm_eps`` says otherwise of the projector's."""
+TABLE: Final = (("init_pos_emb_height", "pos_emb_height"), ("init_pos_emb_width", "pos_emb_width"))
+MERGED: Final = "merge_kernel_size"
+PROJECTOR_EPS: Final = ("projector_ln_eps", "projection_layer_norm_eps")
+
+
+def sides(vision: Fields) -> tuple[int, int]:
+    """Rows and columns of patches that become one image token.
+
+    Raises:
+        ModelError: they are not two.
+    """
+    found = vision.integers(MERGED, minimum=1, maximum=64) if vision.present(MERGED) else (2, 2)
+    if len(found) != 2:
+        vision.fail(f"{vision.path}{MERGED} must list two sides", hint="for example [2, 2]")
+    return found[0], found[1]
+
+
+def table(vision: Fields) -> tuple[int, int]:
+    """Rows and columns of the table of positions, which are as many.
+
+    Raises:
+        ModelError: they are not.
+    """
+    rows, columns = (vision.integer(*names, maximum=MAX_PATCH) for names in TABLE)
+    if rows != columns:
+        vision.unsupported(f"a table of {rows} x {columns} positions, which the published class takes for a square")
+    return rows, columns
+
+
+def _images(fields: Fields) -> ImageInput:
+    vision = fields.section("vision_config")
+    side = vision.integer("patch_size", maximum=MAX_PATCH)
+    return ImageInput(
+        token=fields.integer("media_placeholder_token_id", "image_token_id", minimum=0, maximum=MAX_VOCAB, default=163605),
+        patch=(3, side, side),
+        block=sides(vision),
+        in_blocks=False,
+    )
+
+
+def _settings(fields: Fields) -> dict[str, Settings]:
+    vision, image = fields.section("vision_config"), _images(fields)
+    rows, columns = table(vision)
+    rope = vision.mapping.get("rope_parameters")
+    base = number_of(rope.get("rope_theta")) if isinstance(rope, Mapping) else None
+    return {
+        "vision_embed": Settings(eps=EPS, image=image, stretched=PositionGrid(rows=rows, columns=columns, cubic=True)),
+        "vision": Settings(
+            eps=EPS,
+            image=image,
+            activation=activation(vision, "hidden_act", "gelu_pytorch_tanh"),
+            rope_base=base or 10000.0,
+            turns=GridRotary(axes=(1, 0), in_turns=True),
+        ),
+        PROJECTOR: Settings(eps=EPS, activation="gelu"),
+    }
+
+
+def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
+    vision = config["vision_config"]
+    eps = next((found for one in (config, vision) for name in PROJECTOR_EPS if (found := number_of(one.get(name))) is not None), EPS)
+    rope = vision.get("rope_parameters")
+    kind = rope.get("rope_type", "axial") if isinstance(rope, Mapping) else "axial"
+    act = vision.get("projector_hidden_act")
+    return (
+        *unknown_activations({"hidden_act of vision_config": vision.get("hidden_act")}),
+        *((f"projector_hidden_act {str(act)[:40]}, where the published class has gelu",) if act not in (None, "gelu") else ()),
+        *((f"eps {eps:g} of the projector's norm beside {EPS:g} of the tower's",) if eps != EPS else ()),
+        *((f"rotary positions of kind {str(kind)[:40]} in a tower",) if kind != "axial" else ()),
+    )
+
+
+TOWER: Final = Tower(images=_images, settings=_settings, differences=_differences)
