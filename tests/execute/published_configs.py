@@ -333,9 +333,11 @@ PUBLISHED: dict[str, Config] = {
     "kimi k2.5 stretched": {
         **KIMI,
         "tie_word_embeddings": True,
+        "projection_layer_norm_eps": 0.25,
+        "text_config": {**KIMI["text_config"], "rms_norm_eps": 1e-3, "norm_topk_prob": False, "rope_interleave": False},
         "vision_config": {
             **KIMI["vision_config"],
-            "merge_kernel_size": [1, 2],
+            "merge_kernel_size": [2, 4],
             "hidden_act": "gelu",
             "pos_emb_height": 3,
             "pos_emb_width": 3,

@@ -266,7 +266,6 @@ def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
         ("deepseek v2", {"norm_topk_prob": True}, "norm_topk_prob true"),
         ("deepseek v3", {"scoring_func": "softmax"}, "scoring_func softmax"),
         ("deepseek v2", {"n_group": 2, "topk_group": 1, "topk_method": "greedy"}, "topk_method greedy"),
-        ("deepseek v3", {"rms_norm_eps": 1e-5}, "norms of latents"),
         ("gpt2", {"activation_function": "tanh"}, "activation tanh"),
         ("gemma", {"final_logit_softcapping": 30.0}, "final_logit_softcapping 30"),
         ("llama", {"residual_multiplier": 0.5}, "residual_multiplier 0.5"),

@@ -77,6 +77,7 @@ class NativeNorm(nn.Module):  # type: ignore[misc]
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
+        eps = settings.of_block(operator.name).eps
         self.parts = nn.ModuleList()
         self.whole: list[bool] = []
         biased = len(operator.reads) == 1 and len(operator.parameters) == 2
@@ -85,9 +86,9 @@ class NativeNorm(nn.Module):  # type: ignore[misc]
             width = operator.parameters[i].size if gain else extent.quantum if extent.quantum > 1 else extent.size
             self.whole.append(width == extent.size)
             if biased or (settings.norms_centred and operator.klass is not OperatorClass.ATTN):
-                self.parts.append(nn.LayerNorm(width, eps=settings.eps, elementwise_affine=gain, bias=biased, device="meta"))
+                self.parts.append(nn.LayerNorm(width, eps=eps, elementwise_affine=gain, bias=biased, device="meta"))
             else:
-                self.parts.append(nn.RMSNorm(width, eps=settings.eps, elementwise_affine=gain, device="meta"))
+                self.parts.append(nn.RMSNorm(width, eps=eps, elementwise_affine=gain, device="meta"))
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor an extent."""

@@ -64,7 +64,7 @@ def place_of(site: Site, operator: Operator) -> OperatorShare | None:
         reads=tuple(interval(e, operator, cuts) for e in operator.reads),
         writes=tuple(interval(e, operator, cuts) for e in operator.writes),
         parameters={p.name: tuple((interval(e, operator, cuts),) for e in p.extents) for p in operator.parameters},
-        settings=site.settings,
+        settings=site.settings.of_block(operator.name),
         memory_positions=indices(cell.way(Dim.SEQUENCE), site.memory_length) if cell is not None else (),
         memory_length=site.memory_length,
         heads=heads,

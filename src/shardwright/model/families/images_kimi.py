@@ -14,7 +14,7 @@ from shardwright.model.ir.fields import MAX_VOCAB, Fields
 from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid, Settings
 
 EPS: Final = 1e-5
-"""Of all norms, but where ``projection_layer_norm_eps`` says otherwise of the projector's."""
+"""Of all norms, but where `PROJECTOR_EPS` says otherwise of the projector's own."""
 TABLE: Final = (("init_pos_emb_height", "pos_emb_height"), ("init_pos_emb_width", "pos_emb_width"))
 MERGED: Final = "merge_kernel_size"
 PROJECTOR_EPS: Final = ("projector_ln_eps", "projection_layer_norm_eps")
@@ -60,6 +60,8 @@ def _settings(fields: Fields) -> dict[str, Settings]:
     rows, columns = table(vision)
     rope = vision.mapping.get("rope_parameters")
     base = number_of(rope.get("rope_theta")) if isinstance(rope, Mapping) else None
+    one = vision if vision.present(PROJECTOR_EPS[0]) else fields
+    eps = one.number(*PROJECTOR_EPS, minimum=0.0, maximum=1.0, default=EPS)
     return {
         "vision_embed": Settings(eps=EPS, image=image, stretched=PositionGrid(rows=rows, columns=columns, cubic=True)),
         "vision": Settings(
@@ -69,20 +71,18 @@ def _settings(fields: Fields) -> dict[str, Settings]:
             rope_base=base or 10000.0,
             turns=GridRotary(axes=(1, 0), in_turns=True),
         ),
-        PROJECTOR: Settings(eps=EPS, activation="gelu"),
+        PROJECTOR: Settings(eps=EPS, activation="gelu", own=(("norm", Settings(eps=eps)),) if eps != EPS else ()),
     }
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
     vision = config["vision_config"]
-    eps = next((found for one in (config, vision) for name in PROJECTOR_EPS if (found := number_of(one.get(name))) is not None), EPS)
     rope = vision.get("rope_parameters")
     kind = rope.get("rope_type", "axial") if isinstance(rope, Mapping) else "axial"
     act = vision.get("projector_hidden_act")
     return (
         *unknown_activations({"hidden_act of vision_config": vision.get("hidden_act")}),
         *((f"projector_hidden_act {str(act)[:40]}, where the published class has gelu",) if act not in (None, "gelu") else ()),
-        *((f"eps {eps:g} of the projector's norm beside {EPS:g} of the tower's",) if eps != EPS else ()),
         *((f"rotary positions of kind {str(kind)[:40]} in a tower",) if kind != "axial" else ()),
     )
 

@@ -34,7 +34,8 @@ ACTIVATION = (
     *("hidden_activation", "hidden_act", "activation_function", "activation", "mlp_hidden_act", "dense_act_fn"),
     "feed_forward_proj",
 )
-LATENT_EPS = 1e-6
+LATENT_NORMS: Final = ("q_norm", "kv_norm")
+LATENT_EPS: Final = 1e-6
 """Epsilon of the norms of latents in Transformers, whatever ``rms_norm_eps`` says."""
 EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon")
 QUICK: Final = 1.702
@@ -84,7 +85,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         temper=_temper(fields, model),
         share_factor=fields.number("routed_scaling_factor", minimum=0.0, maximum=1e6, default=own.share_factor),
         image=image_input(config, model=model, source=source),
-        own=tower_settings(config, model=model, source=source),
+        own=(*_latent_norms(config, eps), *tower_settings(config, model=model, source=source)),
     )
 
 
@@ -101,6 +102,12 @@ def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
         *image_differences(config, model=model),
     )
     return (*own.differs, *(c for c in checks if c))
+
+
+def _latent_norms(config: Mapping[str, Any], eps: float) -> tuple[tuple[str, Settings], ...]:
+    """Settings of norms of latents, where they have another epsilon than the others."""
+    apart = config.get("kv_lora_rank") and eps != LATENT_EPS
+    return tuple((name, Settings(eps=LATENT_EPS)) for name in LATENT_NORMS) if apart else ()
 
 
 def _with_rope(config: Mapping[str, Any], own: ClassSettings) -> Mapping[str, Any]:
@@ -275,14 +282,12 @@ def _routing(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tup
 
 def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tuple[str, ...]:
     scalar, width = number_of(config.get("query_pre_attn_scalar")), config.get("head_dim")
-    cap, eps = 0.0 if own.reads_cap else _cap(config, own), number_of(config.get("rms_norm_eps"))
+    cap = 0.0 if own.reads_cap else _cap(config, own)
     alpha = number_of(config.get("swiglu_alpha"))
     others = [(name, number_of(config.get(name))) for name in FACTORS if name not in own.factors]
-    latent = config.get("kv_lora_rank") and eps is not None and eps != LATENT_EPS
     return (
         f"query_pre_attn_scalar {scalar:g} beside head_dim {width}" if scalar and scalar != width and not own.score_width else "",
         f"final_logit_softcapping {cap:g}" if cap else "",
-        f"rms_norm_eps {eps:g} beside {LATENT_EPS:g} in norms of latents" if latent else "",
         "scores that are not divided by the root of a head's width (scale_attn_weights: false)"
         if config.get("scale_attn_weights") is False
         else "",

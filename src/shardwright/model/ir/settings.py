@@ -173,7 +173,7 @@ class Settings:
         image: of a model whose tower's numbers are known; None = it reads no images, or only its sizes are known.
         turns: of a tower's queries and keys; None = by the position in the sequence. stretched: its table of positions; None = it has a
             row for every position.
-        own: of blocks that compute with other numbers, by name (an image tower, its projector).
+        own: of blocks that compute with other numbers, by name (an image tower, its projector), and of operators of a block.
     """
 
     rope_base: float = 10000.0
@@ -203,7 +203,7 @@ class Settings:
     own: tuple[tuple[str, Settings], ...] = ()
 
     def of_block(self, name: str) -> Settings:
-        """Those that a block computes with, or one of its operators that stands alone (``projector.up``)."""
+        """Those that a block computes with, or one of its operators that stands alone (``projector.up``), or an operator of this block."""
         return next((settings for block, settings in self.own if name == block or name.startswith(f"{block}.")), self)
 
     def of_layers(self, *, local: bool) -> Settings:
