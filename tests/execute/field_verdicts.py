@@ -60,7 +60,7 @@ def words_of(flip: Flip, found: Verdict, base: float) -> tuple[str, str]:
 def reason(said: str) -> str:
     """What is said, without the values that it is said of."""
     short = re.sub(r"\b(mish|none|true|True)\b", "..", said)
-    return re.sub(r"(?<![A-Za-z_])-?\d[\d.e+-]*", "..", short)
+    return re.sub(r"(?<![A-Za-z_\d])-?\d[\d.e+-]*", "..", short)
 
 
 def of_family(config: Config) -> Found:

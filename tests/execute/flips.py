@@ -156,9 +156,10 @@ def verdict(config: Config, folder: Path) -> Verdict:
             return Verdict(ending=Ending.REFUSED, said=refused[0], loss=wanted)
         found = _our_loss(model, batch, folder)
     except ShardwrightError as error:
-        return Verdict(
-            ending=Ending.REFUSED, said=error.message.replace(f"{folder / 'config.json'}: ", "").replace(f"{folder}/", ""), loss=wanted
-        )
+        said = error.message
+        for path in (f"{folder / 'config.json'}: ", f"{folder}/", f"{folder}: "):
+            said = said.replace(path, "")
+        return Verdict(ending=Ending.REFUSED, said=said, loss=wanted)
     # The longest context changes no loss: where it is not written ours is not known.
     if replace(own, max_context=model.max_context) != model:
         return Verdict(ending=Ending.OTHER, said=f"read as {own.settings}, written as {model.settings}", loss=wanted)

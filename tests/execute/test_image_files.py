@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from shardwright.errors import DataError
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training import token_files
 from shardwright.execute.training.data import TokenBatches, open_tokens
+from shardwright.execute.training.image_files import patches_of
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.step import unsplit
 from shardwright.execute.training.train import member, training
@@ -22,7 +24,7 @@ from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.text.parser import parse_plan
-from tests.execute.published_configs import LLAVA
+from tests.execute.published_configs import KIMI, LLAVA
 from tests.execute.trained import train
 from tests.tiers import random_of
 
@@ -84,6 +86,66 @@ def test_a_split_plan_learns_of_files_as_one_device_does(tmp_path: Path) -> None
         losses.append([report.loss for report in train(members, known, [batches.batch(step) for step in range(4)])])
     assert losses[0] == pytest.approx(losses[1], abs=1e-12)
     assert losses[0][-1] < losses[0][0] - 0.1
+
+
+KIMI_MODEL = model_from_config(KIMI, name="small-kimi")
+SIDE = 4
+"""Rows and columns of patches of 3 x 3 pixels, four of which become a token."""
+
+
+def _of_squares(folder: Path, images: np.ndarray, *, places: int = 4, patches: int = SIDE**2) -> TokenBatches:
+    files = {"text": folder / "text.npy", "image": folder / "image.npy"}
+    np.save(files["text"], _text(places=places))
+    np.save(files["image"], images)
+    return open_tokens(files, model=KIMI_MODEL, job=_job(image=patches))
+
+
+def test_patches_that_are_merged_stand_block_by_block(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(5).standard_normal((IMAGES, 3, 3 * SIDE, 3 * SIDE)).astype("float32")
+    batch = _of_squares(tmp_path, pixels).batch(1)
+    by_rows = functional.unfold(torch.from_numpy(pixels[2:4]), 3, stride=3).mT
+    order = [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
+    assert torch.equal(batch["image"], by_rows[:, order])
+    assert batch["text"].tolist() == [[0, *(TOKEN,) * 4, 6, 7]] * 2
+    assert batch["labels"].tolist() == [[-1, -1, -1, -1, 6, 7, 0]] * 2
+
+    # The model's own processor has patches row by row.
+    (tmp_path / "again").mkdir()
+    again = _of_squares(tmp_path / "again", functional.unfold(torch.from_numpy(pixels), 3, stride=3).mT.numpy())
+    assert torch.equal(again.batch(1)["image"], batch["image"])
+
+
+def test_patches_of_several_frames_have_the_image_in_each() -> None:
+    assert KIMI_MODEL.settings.image is not None
+    image = replace(KIMI_MODEL.settings.image, frames=2, in_blocks=True)
+    model = replace(KIMI_MODEL, settings=replace(KIMI_MODEL.settings, image=image))
+    pixels = np.arange(3.0 * 12 * 12).reshape(1, 3, 12, 12)
+    found = patches_of(pixels, model=model)
+    once = patches_of(pixels, model=KIMI_MODEL)
+    assert found.shape == (1, 16, 3 * 2 * 3 * 3)
+    assert np.array_equal(found.reshape(1, 16, 3, 2, 9)[:, :, :, 0], once.reshape(1, 16, 3, 9))
+    assert np.array_equal(found.reshape(1, 16, 3, 2, 9)[:, :, :, 1], once.reshape(1, 16, 3, 9))
+    assert np.array_equal(patches_of(found, model=model), found)
+
+
+@pytest.mark.parametrize(
+    ("shape", "places", "patches", "said"),
+    [
+        ((IMAGES, 3, 6, 24), 4, 16, "images of 2 x 8 patches, not squares of whole blocks of 2 x 2"),
+        ((IMAGES, 3, 9, 9), 4, 16, "images of 3 x 3 patches, not squares of whole blocks of 2 x 2"),
+        ((IMAGES, 12, 27), 3, 12, "images of 12 patches, not squares of whole blocks of 2 x 2"),
+        ((IMAGES, 3, 24, 24), 4, 16, "has images of 64 tokens"),
+        ((IMAGES, 16, 26), 4, 16, "not of whole patches of [3, 3, 3]"),
+        ((IMAGES, 16, 27), 5, 16, "window 0 of 7 tokens has 5 places of image tokens (token 5), its image has 4"),
+    ],
+)
+def test_images_that_are_no_squares_of_blocks_are_refused(
+    tmp_path: Path, shape: tuple[int, ...], places: int, patches: int, said: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        _of_squares(tmp_path, np.zeros(shape), places=places, patches=patches)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {

@@ -14,11 +14,13 @@ from shardwright.execute.interpreter.device import Batch
 from shardwright.execute.numerics.folds import apart, folded, joined, unfolded
 from shardwright.execute.proof.prove import made_batch, prove
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.training.step import differences, run_step, unsplit
+from shardwright.execute.training.step import differences, prepare, run_step, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision import ProjectorShape, projector_operators
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.model.trained import trained
 from shardwright.strategy.text.parser import parse_plan
 from tests.execute.published_configs import KIMI
@@ -43,8 +45,8 @@ TEXT = (
 PATCHES = 36
 
 
-def small_kimi() -> Model:
-    text = {**KIMI["text_config"], "hidden_size": 64, "num_hidden_layers": 2, "n_routed_experts": 8}
+def small_kimi(*, hidden: int = 64) -> Model:
+    text = {**KIMI["text_config"], "hidden_size": hidden, "num_hidden_layers": 2, "n_routed_experts": 8}
     vision = {**KIMI["vision_config"], "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "patch_size": 4}
     return model_from_config({**KIMI, "text_config": text, "vision_config": vision, "projection_hidden_size": 32}, name="small-kimi")
 
@@ -77,7 +79,8 @@ def test_elements_of_a_token_lie_over_its_patches() -> None:
     held = folded(tokens, 4)
     assert held.shape == (2, 12, 2)
     assert held[0, :4].tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    assert torch.equal(unfolded(held, 4), tokens)
+    assert torch.equal(unfolded(held, 4, width=8), tokens)
+    assert torch.equal(unfolded(folded(tokens[..., :7], 4), 4, width=7), tokens[..., :7])
     # Half of the elements of a token are half of what each patch has.
     assert torch.equal(folded(tokens[..., 4:], 4), held[..., 1:])
     patches = torch.arange(2 * 12 * 2.0).view(2, 12, 2)
@@ -128,11 +131,21 @@ def test_a_merging_tower_and_its_text_in_one_stage_train_alike() -> None:
 def test_a_cut_through_a_token_is_refused_by_name() -> None:
     """Thirty-six patches in two are eighteen, four tokens and a half."""
     text = two_stages(f"all = s2\n    {RING}", TEXT[0])
-    with pytest.raises(StrategyError, match=r"up works on tokens of 4 neighbours, of which a device has only some") as caught:
+    with pytest.raises(StrategyError, match=r"up makes one token of 4 patches, of which a device has only some: 0 to 17 of 36") as caught:
         assert_same(small_kimi(), job_of(), text)
     assert caught.value.rule == "execute.neighbours"
     # The same tower whose projector has whole images.
     assert_same(small_kimi(), job_of(), two_stages(f"all = s2\n    {RING}\n    mlp = x2", TEXT[0]))
+
+
+def test_images_without_rows_and_columns_are_refused_by_name() -> None:
+    model = small_kimi()
+    for patches, other in ((12, 16), (9, 16), (2, 4)):
+        job = job_of(image=patches)
+        with pytest.raises(StrategyError, match=f"an image of {patches} patches is no square of whole blocks of 2 x 2") as caught:
+            prepare(model, job, unsplit(model, job))
+        assert caught.value.rule == "execute.grid"
+        assert f"of {other} patches" in str(caught.value.hint)
 
 
 def joined_norm(model: Model) -> Model:
@@ -150,6 +163,43 @@ def test_a_norm_over_all_patches_of_a_token(tower: str) -> None:
     with pytest.raises(StrategyError) as caught:
         prove(model, job_of(), parse_plan(two_stages(TOWER[6], TEXT[1])))
     assert caught.value.rule == "execute.width"
+
+
+def folded_norm(model: Model) -> Model:
+    """The model with a norm of merged tokens, between the two products."""
+    block = next(b for b in model.blocks if b.name == "projector")
+    width, gain = Extent(dim=Dim.HIDDEN, size=32), Extent(dim=Dim.HIDDEN, size=128)
+    between = Operator(
+        name="between",
+        kind=OperatorKind.NORM,
+        klass=OperatorClass.STREAM,
+        inputs=("first",),
+        reads=(width,),
+        writes=(width,),
+        parameters=(Parameter(name="between.weight", extents=(gain,)),),
+        keeps=("first",),
+        folds=4,
+    )
+    first = projector_operators(ProjectorShape(inner=128), width=32, hidden=128, source="vision_norm", merge=4)
+    last = projector_operators(ProjectorShape(inner=128), width=32, hidden=model.hidden, source="between", merge=4, prefix="last.")
+    made = (*first[:-1], replace(first[-1], name="first"), between, replace(last[0], joins=1), *last[1:])
+    blocks = tuple(replace(b, operators=(block.operators[0], *made)) if b.name == "projector" else b for b in model.blocks)
+    return replace(model, blocks=blocks)
+
+
+@pytest.mark.parametrize("tower", TOWER[:6])
+def test_a_norm_of_merged_tokens(tower: str) -> None:
+    model = folded_norm(small_kimi())
+    found = prove(model, job_of(image=64 if "s2" in tower else PATCHES), parse_plan(two_stages(tower, TEXT[1])))
+    assert found.equal, (found.loss_difference, found.worst)
+
+
+@pytest.mark.parametrize("tower", TOWER[:6])
+def test_a_text_as_wide_as_no_multiple_of_the_patches_of_a_token(tower: str) -> None:
+    model = small_kimi(hidden=66)
+    assert next(b for b in model.blocks if b.name == "projector").output_width == 17
+    found = prove(model, job_of(image=64 if "s2" in tower else PATCHES), parse_plan(two_stages(tower, TEXT[1])))
+    assert found.equal, (found.loss_difference, found.worst)
 
 
 def test_operators_of_a_projector_say_what_they_join_and_what_lies_over_patches() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
+from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid
 from tests.model.extra_reference import block_of, changed, config_of, model_of, operator_of, refusal
 
 FAMILIES = ("llava", "qwen3_vl", "qwen3_5_moe", "gemma4", "kimi_k25")
@@ -86,3 +88,80 @@ def test_errors_name_the_field_with_its_section(name: str, section: str, fields:
 def test_audio_is_refused() -> None:
     assert "audio_config" in refusal("gemma4", audio_config={"hidden_size": 8})
     assert "vision_feature_layer" in refusal("llava", vision_feature_layer=-9)
+
+
+PUBLISHED_NAMES = {
+    "vt_hidden_size": "hidden_size",
+    "vt_intermediate_size": "intermediate_size",
+    "vt_num_attention_heads": "num_attention_heads",
+    "vt_num_hidden_layers": "num_hidden_layers",
+    "init_pos_emb_height": "pos_emb_height",
+    "init_pos_emb_width": "pos_emb_width",
+    "init_pos_emb_time": "pos_emb_time",
+    "patch_size": "patch_size",
+    "merge_kernel_size": "merge_kernel_size",
+}
+"""Fields of Kimi-K2.5's tower, and what Transformers calls them."""
+
+
+def test_kimi_is_one_model_in_the_published_spelling_and_in_that_of_transformers() -> None:
+    published = config_of("kimi_k25")
+    vision = {**published["vision_config"], "projector_hidden_act": "gelu", "projector_ln_eps": 1e-3}
+    one = model_from_config({**published, "media_placeholder_token_id": 7, "vision_config": vision}, name="kimi")
+    other = {
+        "architectures": ["Kimi_K25ForConditionalGeneration"],
+        "image_token_id": 7,
+        "projection_hidden_size": 32,
+        "projection_layer_norm_eps": 1e-3,
+        "tie_word_embeddings": False,
+        "text_config": published["text_config"],
+        "vision_config": {name: vision[old] for old, name in PUBLISHED_NAMES.items()},
+    }
+    assert model_from_config(other, name="kimi") == one
+    assert not one.unread
+    assert not one.differs
+    settings = one.settings
+    assert settings.image == ImageInput(token=7, patch=(3, 4, 4), block=(2, 2), in_blocks=False)
+    assert settings.of_block("vision").turns == GridRotary(axes=(1, 0), in_turns=True)
+    assert settings.of_block("vision_embed").stretched == PositionGrid(rows=4, columns=4, cubic=True)
+    assert settings.of_block("projector").of_block("norm").eps == 1e-3
+    assert settings.of_block("projector").of_block("vision_norm").eps == 1e-5
+    assert settings.of_block("projector.up").activation == "gelu"
+
+
+@pytest.mark.parametrize(
+    ("section", "fields", "named"),
+    [
+        ("vision_config", {"init_pos_emb_width": 5}, "a table of 4 x 5 positions"),
+        ("vision_config", {"vt_num_attention_heads": 16}, "heads of 2 elements"),
+        ("vision_config", {"mm_hidden_size": 48}, "vision_config.mm_hidden_size is not 32"),
+        ("vision_config", {"text_hidden_size": 32}, "vision_config.text_hidden_size is not 48"),
+        ("vision_config", {"merge_type": "mean"}, "merge_type"),
+        ("vision_config", {"pos_emb_type": "learned"}, "pos_emb_type"),
+        ("", {"projection_hidden_size": 16}, "projection_hidden_size is not 32"),
+    ],
+)
+def test_what_kimis_tower_does_not_compute_is_refused(section: str, fields: dict[str, object], named: str) -> None:
+    changed_fields = {section: {**config_of("kimi_k25")[section], **fields}} if section else fields
+    assert named in refusal("kimi_k25", **changed_fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"projector_hidden_act": "relu"}, "projector_hidden_act relu"),
+        ({"hidden_act": "mish"}, "hidden_act of vision_config mish"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rotary positions of kind linear in a tower"),
+    ],
+)
+def test_what_kimis_tower_computes_otherwise_is_said(fields: dict[str, object], said: str) -> None:
+    model = changed("kimi_k25", vision_config={**config_of("kimi_k25")["vision_config"], **fields})
+    assert any(said in one for one in model.differs)
+
+
+def test_what_crosses_from_a_tower_is_one_row_for_each_image_token() -> None:
+    for name, merged in (("llava", 1), ("qwen3_vl", 4), ("kimi_k25", 4)):
+        model = model_of(name)
+        assert block_of(model, "projector").output_width == model.hidden // merged
+        merge = operator_of(block_of(model, "embed"), "merge")
+        assert merge.memory_width == model.hidden // merged

@@ -27,7 +27,7 @@ class Merge:
         """See `Numerics`."""
         yield from ()
         (x,), (memory,), (order,) = inputs
-        written = unfolded(memory, place.operator.folds).gather(1, order.clamp(min=0).expand(x.shape))
+        written = unfolded(memory, place.operator.folds, width=x.shape[2]).gather(1, order.clamp(min=0).expand(x.shape))
         saved = SavedTensors(inputs=((hollow(x),), (hollow(memory),), (order,)))
         return (torch.where(order >= 0, written, x),), saved
 
@@ -39,7 +39,7 @@ class Merge:
         grad, order = given(grads[0]), saved.inputs[2][0]
         over = order >= 0
         memory, folds = saved.inputs[1][0], place.operator.folds
-        back = grad.new_zeros((memory.shape[0], memory.shape[1] // folds, memory.shape[2] * folds))
+        back = grad.new_zeros((memory.shape[0], memory.shape[1] // folds, grad.shape[2]))
         back.scatter_add_(1, order.clamp(min=0).expand(grad.shape), torch.where(over, grad, 0))
         return (torch.where(over, 0, grad),), (folded(back, folds),), None
 

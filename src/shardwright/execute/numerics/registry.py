@@ -11,7 +11,7 @@ from shardwright.execute.numerics.cuts import GATHER, SCATTER
 from shardwright.execute.numerics.divergence import Divergence
 from shardwright.execute.numerics.embedding import Embedding
 from shardwright.execute.numerics.experts import GroupedLinear, Permute, Unpermute, route
-from shardwright.execute.numerics.folds import Folds
+from shardwright.execute.numerics.folds import Folds, neighbours
 from shardwright.execute.numerics.linear import Linear
 from shardwright.execute.numerics.local import Local
 from shardwright.execute.numerics.loss import Loss
@@ -70,7 +70,7 @@ def numerics_of(operator: Operator) -> Numerics:
         found = Merge()
     elif operator.kind is OperatorKind.PERMUTE and operator.experts is not None:
         found = _moves(operator)
-    elif found is not None and max(operator.joins, operator.folds) > 1:
+    elif found is not None and neighbours(operator) > 1:
         found = Folds(of=found)
     if found is None:
         raise StrategyError(

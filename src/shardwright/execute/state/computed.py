@@ -23,6 +23,8 @@ def computed(model: Model, settings: Settings) -> dict[str, Any]:
             found[f"{block.name}.{operator.name}.groups"] = operator.groups
             found |= {f"{block.name}.{operator.name}.{name}": True for name in ("tempered", "weighed", "biased") if getattr(operator, name)}
             found |= {f"{block.name}.{operator.name}.factors": repr(operator.factors)} if operator.factors else {}
+            merged = {"joins": operator.joins, "folds": operator.folds}
+            found |= {f"{block.name}.{operator.name}.{name}": count for name, count in merged.items() if count > 1}
     return found
 
 
@@ -34,7 +36,7 @@ def require_same(saved: Mapping[str, Any], model: Model, settings: Settings, *, 
     """
     own = computed(model, settings)
     # A checkpoint from before a setting was there computed with its first value.
-    saved = {**dict(_leaves("settings", Settings())), **saved}
+    saved = {**dict(_leaves("settings", _first_values(settings))), **saved}
     for name in sorted({*saved, *own}):
         if saved.get(name) != own.get(name):
             raise DataError(
@@ -43,9 +45,16 @@ def require_same(saved: Mapping[str, Any], model: Model, settings: Settings, *, 
             )
 
 
+def _first_values(settings: Settings) -> Settings:
+    """Settings of the same blocks and operators, before anything is set."""
+    return Settings(own=tuple((name, _first_values(one)) for name, one in settings.own))
+
+
 def _leaves(path: str, value: Any) -> list[tuple[str, Any]]:
     if is_dataclass(value) and not isinstance(value, type):
         return [leaf for one in fields(value) for leaf in _leaves(f"{path}.{one.name}", getattr(value, one.name))]
+    if isinstance(value, tuple) and value and all(isinstance(one, tuple) and is_dataclass(one[-1]) for one in value):
+        return [leaf for name, one in value for leaf in _leaves(f"{path}.{name}", one)]
     if isinstance(value, Enum):
         return [(path, value.value)]
     return [(path, value if value is None or isinstance(value, (bool, int, float, str)) else repr(value))]

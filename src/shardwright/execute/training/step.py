@@ -12,6 +12,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.device import Batch, DeviceWork, Outcome, device_task
 from shardwright.execute.shares.gradients import Groups, gradient_groups, sum_gradients
 from shardwright.execute.shares.parameters import Key, ParameterStore, Source, whole_shape
+from shardwright.execute.training.images import require_images
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Task
@@ -53,6 +54,7 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None
     require_valid(plan, model=model, global_batch=job.global_batch)
     _require_executable(model)
     stages = plan_stages(plan, model=model, unfolded=True)
+    require_images(model, job, stages)
     lengths = {s.name: s.tokens for s in job.sequences} | {TEACHER: job.tokens(TEACHER)}
     first, begins = 0, []
     for lane in plan.lanes:

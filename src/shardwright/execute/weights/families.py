@@ -323,6 +323,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         name="KimiK25ForConditionalGeneration",
         outer=renamed(OUTER, "", "language_model."),
         layers=LATENT,
+        predictors=PREDICTOR,
         stem="language_model.model.layers.{layer}.",
         stacks={
             "vision_embed": Stack(rules=MOON_EMBED, stem="vision_tower.patch_embed."),

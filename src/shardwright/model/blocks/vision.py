@@ -101,8 +101,8 @@ def projector_operators(
         pooled: they are averaged (the first layer reads one patch's width); else they are joined (it reads merge x width).
 
     An image token's GEMM of k x n counts k x n / merge a patch: FLOPs are exact, and so is what every patch has of a token, 1 / merge of
-    its elements (`Operator.folds`); the operands of the GEMM are counted once a patch. A width of the language model that is no multiple of
-    `merge` is counted whole for every patch. Parameters are whole.
+    its elements (`Operator.folds`), both rounded up for a width of the language model that is no multiple of `merge`; the operands of the
+    GEMM are counted once a patch. Parameters are whole.
     """
     if shape.inner % merge or (pooled and width % merge):
         raise ValueError(f"a projector of {shape.inner or width} elements is not a multiple of the {merge} patches of an image token")
@@ -119,12 +119,9 @@ def projector_operators(
     act = step(f"{prefix}act", OperatorKind.ACTIVATION, klass, source=f"{prefix}up", reads=(share,), writes=(share,))
     up = linear(f"{prefix}up", source=source, reads=(wide,), writes=(inner,), klass=klass, bias=shape.bias)
     up = replace(up, writes=(share,), joins=merge, folds=merge)
-    if hidden % merge:
-        down = linear(f"{prefix}down", source=act.name, reads=(inner,), writes=(hidden_extent(hidden),), klass=klass, bias=shape.bias)
-        return (*operators, up, act, replace(down, reads=(share,)))
-    out = replace(hidden_extent(hidden), quantum=merge)
+    out = replace(hidden_extent(hidden), quantum=1 if hidden % merge else merge)
     down = linear(f"{prefix}down", source=act.name, reads=(inner,), writes=(out,), klass=klass, bias=shape.bias)
-    return (*operators, up, act, replace(down, writes=(hidden_extent(hidden // merge),), folds=merge))
+    return (*operators, up, act, replace(down, writes=(hidden_extent(-(-hidden // merge)),), folds=merge))
 
 
 def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Operator]) -> Model:

@@ -204,7 +204,7 @@ class Operator:
     @property
     def memory_width(self) -> int:
         """Elements that a position of the memory has which it merges (`merges`)."""
-        return self.reads[0].size // self.folds
+        return -(-self.reads[0].size // self.folds)
 
     @property
     def is_taught(self) -> bool:
