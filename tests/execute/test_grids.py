@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from shardwright.errors import DataError
 from shardwright.execute.numerics.grids import grid_of, places, stretched
-from shardwright.execute.numerics.turns import cosines, rotary_rates, turned
+from shardwright.execute.numerics.turns import cosines, rotary_rates, turned, turned_pairs
 from shardwright.execute.proof.prove import made_batch
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import run_step, unsplit
@@ -70,6 +70,10 @@ def test_pairs_turn_by_rows_or_by_columns() -> None:
     assert rotary_rates(settings, 4, on=CPU).tolist() == [[1.0, 0.1, 0.0, 0.0], [0.0, 0.0, 1.0, 0.1]]
     in_turns = replace(settings, turns=GridRotary(axes=(1, 0), in_turns=True))
     assert rotary_rates(in_turns, 4, on=CPU).tolist() == [[0.0, 1.0, 0.0, 0.1], [1.0, 0.0, 0.1, 0.0]]
+    # A third of the pairs turns by frames, and two elements of a head of 20 by nothing.
+    of_videos = replace(settings, turns=GridRotary(axes=(2, 0, 1)))
+    assert turned_pairs(of_videos, 20) == 9
+    assert rotary_rates(of_videos, 6, on=CPU).tolist() == [[0, 0, 1.0, 0.1, 0, 0], [0, 0, 0, 0, 1.0, 0.1]]
     # Row 2, column 3: the first pair turns by 3, the second by 2.
     cos, sin = cosines(torch.tensor([[2, 3]]), rotary_rates(in_turns, 4, on=CPU), scale=1.0, dtype=torch.float64)
     assert cos[0, 0].tolist() == pytest.approx(torch.tensor([3.0, 2.0, 0.3, 0.2], dtype=torch.float64).cos().tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -60,8 +61,11 @@ def _rows(place: OperatorShare, at: torch.Tensor, table: torch.Tensor) -> torch.
     """(positions, elements) of the table."""
     if place.settings.stretched is None:
         return table[at]
-    numbers_of, weights = _stretched(place, at, like=table)
-    return (table[numbers_of] * weights.unsqueeze(-1)).sum(1)
+    found = table.new_zeros(len(at), table.shape[1])
+    # One row of those that count for a patch at a time: all together are sixteen times as large.
+    for rows, weights in _stretched(place, at, like=table):
+        found += table[rows] * weights
+    return found
 
 
 def _rows_back(place: OperatorShare, at: torch.Tensor, grad: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
@@ -69,16 +73,19 @@ def _rows_back(place: OperatorShare, at: torch.Tensor, grad: torch.Tensor, *, li
     found = torch.zeros_like(like)
     if place.settings.stretched is None:
         return found.index_add_(0, at, grad)
-    numbers_of, weights = _stretched(place, at, like=grad)
-    return found.index_add_(0, numbers_of.flatten(), (grad.unsqueeze(1) * weights.unsqueeze(-1)).flatten(0, 1).to(found.dtype))
+    for rows, weights in _stretched(place, at, like=grad):
+        found.index_add_(0, rows, grad * weights)
+    return found
 
 
-def _stretched(place: OperatorShare, at: torch.Tensor, *, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _stretched(place: OperatorShare, at: torch.Tensor, *, like: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """((positions,) rows of the table, (positions, 1) what they count for), one after another."""
     image, table = place.settings.image, place.settings.stretched
     assert image is not None, "only of towers whose numbers are known"
     assert table is not None, "only of tables that are grids"
     grid = grid_of(image, patches=place.length)
-    return stretched(places(at, columns=grid[1], block=image.block), grid, table, dtype=like.dtype)
+    rows, weights = stretched(places(at, columns=grid[1], block=image.block), grid, table, dtype=like.dtype)
+    yield from zip(rows.unbind(1), weights.unsqueeze(2).unbind(1), strict=True)
 
 
 def _learned(place: OperatorShare) -> list[tuple[str, str]]:

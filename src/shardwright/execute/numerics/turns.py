@@ -14,6 +14,9 @@ LEAST_RAMP = 1e-3
 
 def turned_pairs(settings: Settings, width: int) -> int:
     """Pairs of a head of `width` elements that are turned."""
+    if settings.turns is not None:
+        parts = len(settings.turns.axes)
+        return parts * (width // parts // 2)
     return int(width * settings.rope_share) // 2
 
 
@@ -54,11 +57,13 @@ def lengths_differ_above(settings: Settings) -> float | None:
 
 def _by_axis(turns: GridRotary, half: int, *, base: float, on: torch.device) -> torch.Tensor:
     """(2, half) rates of pairs that turn by rows or by columns."""
-    each = half // 2
+    parts = len(turns.axes)
+    each = half // parts
     rates = base ** -(torch.arange(each, device=on, dtype=torch.float64) / each)
     found = torch.zeros(2, half, device=on, dtype=torch.float64)
     for part, axis in enumerate(turns.axes):
-        found[axis, slice(part, None, 2) if turns.in_turns else slice(part * each, (part + 1) * each)] = rates
+        if axis < len(found):
+            found[axis, slice(part, None, parts) if turns.in_turns else slice(part * each, (part + 1) * each)] = rates
     return found
 
 

@@ -122,13 +122,14 @@ class GridRotary:
     """Rotary positions of a patch: a pair of elements turns by the patch's row, or by its column.
 
     Args:
-        axes: of the parts of a head's pairs: 0 = rows, 1 = columns. Pair k of a part turns at base^(-k / pairs of the part).
+        axes: of the equal parts of a head's pairs: 0 = rows, 1 = columns, 2 = frames, of which an image is the first. Pair k of a part
+            turns at base^(-k / pairs of the part); pairs that are left over do not turn.
         in_turns: parts lie in turns, pair by pair; else one behind the other.
 
     Source: of Kimi-VL's tower, Kimi Team 2025 (arXiv 2504.07491), section 2.1.
     """
 
-    axes: tuple[int, int] = (0, 1)
+    axes: tuple[int, ...] = (0, 1)
     in_turns: bool = False
 
 
