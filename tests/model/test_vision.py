@@ -8,17 +8,19 @@ from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid
+from shardwright.program.stages.chunks import chunk_contents
+from shardwright.strategy.grid.facts import num_layers
 from tests.model.extra_reference import block_of, changed, config_of, model_of, operator_of, refusal
 
 FAMILIES = ("llava", "qwen3_vl", "qwen3_5_moe", "gemma4", "kimi_k25")
 
 
 def tower(model: Model) -> int:
-    names = ("vision_embed", "vision", "projector")
-    return sum(model.blocks[r.block].num_parameters * r.count for r in model.runs if r.name in names)
+    names = ("vision_embed", "vision", "deep", "projector")
+    return sum(model.blocks[r.block].num_parameters * r.count for r in model.runs if r.name.partition(".")[0] in names)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [n for n in FAMILIES if n != "qwen3_vl"])
 def test_the_runs_form_a_chain_from_image_to_text(name: str) -> None:
     model = model_of(name)
     chain = ["vision_embed", "vision", "projector", "embed"]
@@ -36,7 +38,8 @@ def test_without_a_tower_the_language_model_is_left(name: str) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_tower_and_projector_run_over_patches(name: str) -> None:
-    assert [b.sequence for b in model_of(name).blocks[:4]] == ["image", "image", "image", "text"]
+    of_tower = ("vision_embed", "vision", "deep", "projector")
+    assert all((b.sequence == "image") is (b.name in of_tower) for b in model_of(name).blocks)
 
 
 def test_a_patch_carries_its_share_of_a_merged_token() -> None:
@@ -55,6 +58,51 @@ def test_every_patch_sees_the_whole_image() -> None:
         assert core is not None
         assert core.mask.value == "full"
         assert all(o.kind is not OperatorKind.LOSS for o in block.operators)
+
+
+def test_deeper_features_go_round_the_chain_to_the_first_layers() -> None:
+    """Features behind layers 1 and 3 of 5; the language model's layers 0 and 1 add them, and the other two are one run."""
+    vision = {**config_of("qwen3_vl")["vision_config"], "depth": 5, "deepstack_visual_indexes": [1, 3]}
+    text = {**config_of("qwen3_vl")["text_config"], "num_hidden_layers": 4}
+    model = changed("qwen3_vl", vision_config=vision, text_config=text)
+    inputs = {run.name: (run.count, run.inputs) for run in model.runs}
+    assert inputs == {
+        "vision_embed": (1, ()),
+        "vision.0": (2, ("vision_embed",)),
+        "vision.2": (2, ("vision.0",)),
+        "vision.4": (1, ("vision.2",)),
+        "deep.0": (1, ("vision.0",)),
+        "deep.1": (1, ("vision.2",)),
+        "projector": (1, ("vision.4",)),
+        "embed": (1, ("projector",)),
+        "layers.0": (1, ("embed", "deep.0")),
+        "layers.1": (1, ("layers.0", "deep.1")),
+        "layers.2": (2, ("layers.1",)),
+        "head": (1, ("layers.2",)),
+    }
+    names = {run.name: i for i, run in enumerate(model.runs)}
+    for layer in (0, 1):
+        assert model.is_memory(names[f"layers.{layer}"], names[f"deep.{layer}"])
+        assert model.blocks[model.runs[names[f"layers.{layer}"]].block].operators[-1].adds
+    assert not model.joins_streams
+
+
+def test_mergers_are_no_layers_of_a_pipeline() -> None:
+    """They go with the projector, wherever a pipeline is cut."""
+    vision = {**config_of("qwen3_vl")["vision_config"], "depth": 5, "deepstack_visual_indexes": [1, 4]}
+    model = changed("qwen3_vl", vision_config=vision)
+    layers = sum(run.count for run in model.runs if run.name.startswith("layers"))
+    assert num_layers(model) == 5 + 1 + layers
+    contents = chunk_contents(model, pp=5 + 1 + layers, vpp=1)
+    named = [[(model.blocks[block].name, count) for block, count in content] for content in contents]
+    assert [("deep", 2), ("projector", 1)] in named
+
+
+@pytest.mark.parametrize("listed", [[3, 1], [1, 1], [1, 9], [0, 1, 2, 3]])
+def test_features_that_no_layer_has_or_takes_are_refused(listed: list[int]) -> None:
+    vision = {**config_of("qwen3_vl")["vision_config"], "depth": 4, "deepstack_visual_indexes": listed}
+    text = {**config_of("qwen3_vl")["text_config"], "num_hidden_layers": 3}
+    assert "deepstack_visual_indexes" in refusal("qwen3_vl", vision_config=vision, text_config=text)
 
 
 def test_deeper_features_have_projectors_of_their_own() -> None:

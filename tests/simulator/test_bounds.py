@@ -21,6 +21,7 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
+from shardwright.program.stages.chunks import chunk_contents
 from shardwright.runtime.runtime import Capture, ExpertDispatch, KeptOutput, Runtime, ScaleGroup, Scaling, SelectiveRecompute, TpOverlap
 from shardwright.search.grid.bounded import Bounded, bound_space
 from shardwright.search.grid.line_bounds import member_path
@@ -193,7 +194,9 @@ def test_bounds_of_models_with_several_streams_are_in_order(block: int) -> None:
     "text", ["tp4 sp pp3 dp2 mbs2 zero1 recompute=full", "tp2 pp2 vpp2 dp3 mbs1 zero0 schedule=interleaved-1f1b", "cp2 pp4 dp2 mbs1 zero2"]
 )
 def test_stages_of_a_tower_cost_the_same_in_columns_as_in_the_plan(name: str, text: str) -> None:
-    """Patches are embedded on all members and sliced, each with its gradient gathered."""
+    """Patches are embedded on all members and sliced, each with its gradient gathered. What goes round the chain (`model.blocks.deepstack`)
+    is sent beside the stream.
+    """
     grid = parse_grid(text)
     problem = problem_of(tower_model(name), cluster_of(grid.devices, node=grid.devices), runtime=ANY, global_batch=24, seq_len=256)
     image = SequenceLength(name="image", tokens=1024)
@@ -204,8 +207,14 @@ def test_stages_of_a_tower_cost_the_same_in_columns_as_in_the_plan(name: str, te
         assert costs.forward_s[chunk] == pytest.approx(float(one.forward_s[0]), rel=1e-12)
         assert costs.backward_s[chunk] == pytest.approx(float(one.backward_s[0]), rel=1e-12)
         assert costs.saved_bytes[chunk] == int(one.saved_bytes[0])
-    for one in done.program.edges:
-        assert one.edge.target == one.edge.source + 1
+    model = problem.model
+    contents = chunk_contents(model, pp=grid.pp, vpp=grid.vpp)
+    last = [[block for block, _ in content if not model.blocks[block].beside][-1] for content in contents]
+    stream = [one for one in done.program.edges if model.runs[one.edge.run].block == last[one.edge.source]]
+    stream = [one for one in stream if one.edge.target == one.edge.source + 1]
+    assert {one.edge.source for one in stream} == set(range(len(contents) - 1))
+    assert (len(done.program.edges) > len(stream)) is any(block.beside for block in model.blocks)
+    for one in stream:
         for messages in (one.forward, one.backward):
             assert costs.border_s[one.edge.source, 0] == pytest.approx(crossing_seconds(problem, messages, scale=2.0), rel=1e-12)
 

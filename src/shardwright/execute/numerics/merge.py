@@ -17,7 +17,7 @@ from shardwright.model.ir.settings import ImageInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """y = memory[n] where a token's number is n, x where it is -1.
+    """y = memory[n] where a token's number is n, x where it is -1; of an operator that `adds`, x + memory[n].
 
     Reads x, all positions of the memory, over which its tokens may lie (`Operator.folds`), and the numbers (`image_numbers`), which have no
     gradient.
@@ -29,7 +29,8 @@ class Merge:
         (x,), (memory,), (order,) = inputs
         written = unfolded(memory, place.operator.folds, width=x.shape[2]).gather(1, order.clamp(min=0).expand(x.shape))
         saved = SavedTensors(inputs=((hollow(x),), (hollow(memory),), (order,)))
-        return (torch.where(order >= 0, written, x),), saved
+        before = x if place.operator.adds else 0
+        return (torch.where(order >= 0, before + written, x),), saved
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
@@ -41,7 +42,7 @@ class Merge:
         memory, folds = saved.inputs[1][0], place.operator.folds
         back = grad.new_zeros((memory.shape[0], memory.shape[1] // folds, grad.shape[2]))
         back.scatter_add_(1, order.clamp(min=0).expand(grad.shape), torch.where(over, grad, 0))
-        return (torch.where(over, 0, grad),), (folded(back, folds),), None
+        return (grad if place.operator.adds else torch.where(over, 0, grad),), (folded(back, folds),), None
 
     def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""

@@ -6,7 +6,7 @@ from math import ceil, floor, log, pi
 
 import torch
 
-from shardwright.model.ir.settings import DynamicRotary, GridRotary, LongerRotary, LongRotary, Settings, YarnRotary
+from shardwright.model.ir.settings import DynamicRotary, GridRotary, LongerRotary, LongRotary, Settings, TextRotary, YarnRotary
 
 LEAST_RAMP = 1e-3
 """Pairs between the bounds of a YaRN whose bounds are one."""
@@ -22,13 +22,19 @@ def turned_pairs(settings: Settings, width: int) -> int:
 
 def rotary_rates(settings: Settings, half: int, *, length: int = 0, on: torch.device) -> torch.Tensor:
     """(half,) radians a position of each pair of elements, in float64: base^(-i / half), slower where the model was made longer; of
-    positions of two axes (2, half), 0 for the one that a pair does not turn by.
+    positions of several axes (axes, half), 0 for those that a pair does not turn by.
 
     Args:
         length: positions of the whole sequence, for forms that differ with it.
     """
-    if settings.turns is not None:
+    if isinstance(settings.turns, GridRotary):
         return _by_axis(settings.turns, half, base=settings.rope_base, on=on)
+    rates = _one_axis(settings, half, length=length, on=on)
+    return rates if settings.turns is None else _of_text(settings.turns, rates)
+
+
+def _one_axis(settings: Settings, half: int, *, length: int, on: torch.device) -> torch.Tensor:
+    """(half,) rates of pairs that turn by one position."""
     pairs = torch.arange(half, device=on, dtype=torch.float64) / half
     rates = settings.rope_base**-pairs
     match settings.longer:
@@ -67,6 +73,14 @@ def _by_axis(turns: GridRotary, half: int, *, base: float, on: torch.device) -> 
     return found
 
 
+def _of_text(turns: TextRotary, rates: torch.Tensor) -> torch.Tensor:
+    """(3, half) rates of pairs that turn by time, rows or columns."""
+    pair = torch.arange(len(rates), device=rates.device)
+    axis = pair % 3
+    axis = torch.where(pair < 3 * torch.tensor([0, turns.rows, turns.columns], device=rates.device)[axis], axis, 0)
+    return torch.zeros(3, len(rates), device=rates.device, dtype=rates.dtype).scatter_(0, axis.unsqueeze(0), rates.unsqueeze(0))
+
+
 def _longer(longer: LongerRotary, rates: torch.Tensor) -> torch.Tensor:
     """Rates of `LongerRotary` over those before."""
     if not longer.high:
@@ -93,7 +107,7 @@ def cosines(positions: torch.Tensor, rates: torch.Tensor, *, scale: float, dtype
     """(positions, 1, pairs) cosines and sines of the angles, times `scale`.
 
     Args:
-        positions: (positions,), or (positions, axes) with rates of (axes, pairs), whose angles add up.
+        positions: (positions,), or (.., positions, axes) with rates of (axes, pairs), whose angles add up.
     """
     angles = (positions.to(rates.dtype) @ rates if rates.dim() == 2 else positions.unsqueeze(-1) * rates).unsqueeze(-2)
     return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)

@@ -7,17 +7,18 @@ describes the language model alone, and that is what is built.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
+from shardwright.model.blocks.deepstack import with_deepstack
 from shardwright.model.blocks.vision import ProjectorShape, VisionShape, joined_model, projector_operators
 from shardwright.model.families.huggingface import built
 from shardwright.model.families.images_kimi import sides, table
 from shardwright.model.families.images_llava import STRATEGIES
 from shardwright.model.families.tower import MAX_PATCH
 from shardwright.model.ir.block import INPUT
-from shardwright.model.ir.fields import MAX_FFN, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Fields
+from shardwright.model.ir.fields import MAX_FFN, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Fields, shown
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import Operator
 
 MAX_POSITIONS: Final = 2**24
 LLAVA_TEXTS: Final = ("llama", "mistral", "qwen2")
@@ -86,11 +87,7 @@ def build_llava(fields: Fields) -> Model:
 
 
 def _qwen(fields: Fields, language: Model) -> Model:
-    """Qwen3-VL's tower: learned positions, merged patches, and copies of the merger for features of inner layers (deepstack).
-
-    The copies' outputs are added inside the first layers of the language model; here they run in the projector, where their work and
-    parameters are, and their addition is left out.
-    """
+    """Qwen3-VL's tower: learned positions, merged patches, and mergers for features of inner layers (deepstack)."""
     vision = fields.optional_section("vision_config")
     if vision is None:
         return language
@@ -102,13 +99,23 @@ def _qwen(fields: Fields, language: Model) -> Model:
     patch, rows = vision.integer("in_channels", maximum=64) * pixels, vision.integer("num_position_embeddings", maximum=MAX_POSITIONS)
     shape = _tower(vision, patch=patch, rows=rows, layers="depth", heads="num_heads", patch_bias=True)
     hidden, wide = shape.hidden, shape.hidden * merge
-    deep = vision.integers("deepstack_visual_indexes", maximum=MAX_LAYERS)
-    projector: list[Operator] = []
-    for i, _ in enumerate(deep[:MAX_LAYERS]):
-        copy = ProjectorShape(inner=wide, norm=wide)
-        projector += projector_operators(copy, width=hidden, hidden=out, source=INPUT, merge=merge, prefix=f"deep.{i}.")
-    projector += projector_operators(ProjectorShape(inner=wide, norm=hidden), width=hidden, hidden=out, source=INPUT, merge=merge)
-    return joined_model(language, vision=shape, projector=projector)
+    projector, merger = (
+        projector_operators(ProjectorShape(inner=wide, norm=norm), width=hidden, hidden=out, source=INPUT, merge=merge)
+        for norm in (hidden, wide)
+    )
+    joined = joined_model(language, vision=shape, projector=projector)
+    return with_deepstack(joined, merger=merger, after=_deep(vision, shape, language))
+
+
+def _deep(vision: Fields, shape: VisionShape, language: Model) -> tuple[int, ...]:
+    """Tower layers whose features the first language layers take in."""
+    name = "deepstack_visual_indexes"
+    deep = vision.integers(name, maximum=MAX_LAYERS)
+    layers = sum(run.count for run in language.runs if run.name.startswith("layers"))
+    if any(a >= b for a, b in pairwise(deep)) or any(one >= shape.layers for one in deep) or len(deep) > layers:
+        hint = f"list numbers that count up below {shape.layers}, one for each of the first language layers at most"
+        vision.fail(f"{vision.path}{name} = {shown(deep)} are not layers of the tower", hint=hint)
+    return deep
 
 
 def build_qwen3_vl(fields: Fields) -> Model:

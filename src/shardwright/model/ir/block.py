@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim
@@ -25,6 +25,7 @@ class Block:
         memory: sequence that ``memory`` inputs come from (cross-attention); empty if none.
         constant: those of ``input`` and ``memory`` that nothing trained lies before, so that nobody asks for their gradient; see
             `model.gradients`.
+        beside: it lies beside the way from the first block to the last: a pipeline keeps it with the layer behind it.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Block:
     sequence: str = TEXT
     memory: str = ""
     constant: tuple[str, ...] = ()
+    beside: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         seen = {INPUT, MEMORY}
@@ -59,8 +61,8 @@ class Block:
 
     @property
     def is_layer(self) -> bool:
-        """A pipeline spreads it and recompute applies to it: it is no embedding, no head and not a teacher's."""
-        return not self.has_words and not self.is_teachers
+        """A pipeline spreads it and recompute applies to it: it is no embedding, no head, not a teacher's and beside no way."""
+        return not self.has_words and not self.is_teachers and not self.beside
 
     @property
     def output_width(self) -> int:

@@ -68,6 +68,14 @@ class Model:
         memory = self.blocks[self.runs[run].block].memory
         return bool(memory) and self.blocks[self.runs[source].block].sequence == memory
 
+    @property
+    def joins_streams(self) -> bool:
+        """Several runs begin with data, and so their streams meet further on (an encoder's and a decoder's), a teacher's apart.
+
+        Of a model that does not, every cut in the order of runs is a cut of one stream; what some runs read beside it goes round others.
+        """
+        return sum(not run.inputs and not self.blocks[run.block].is_teachers for run in self.runs) > 1
+
     def before(self, name: str) -> frozenset[str]:
         """Runs on a way to run `name`, itself among them."""
         inputs = {run.name: run.inputs for run in self.runs}

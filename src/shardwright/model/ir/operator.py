@@ -139,6 +139,7 @@ class Operator:
         joins: LINEAR or NORM that reads the tensors of so many neighbours of its sequence, side by side, as one token's.
         folds: its tokens are of so many neighbours of the sequence each, over which the elements that it writes, and reads but where it
             joins, lie in turns: with n neighbours, element e of a token lies at its neighbour e mod n. Of PERMUTE its memory's tokens.
+        adds: PERMUTE that adds what another sequence made at places of its own, not written over them (see `merges`).
     """
 
     name: str
@@ -163,6 +164,7 @@ class Operator:
     weighed: bool = field(default=False, repr=False)
     joins: int = field(default=1, repr=False)
     folds: int = field(default=1, repr=False)
+    adds: bool = field(default=False, repr=False)
     factors: tuple[float, ...] = field(default=(), repr=False)
 
     @property
@@ -198,7 +200,7 @@ class Operator:
 
     @property
     def merges(self) -> bool:
-        """It writes what another sequence made over places of its own (image tokens over placeholders)."""
+        """It writes what another sequence made over places of its own (image tokens over placeholders), or `adds` it there."""
         return self.kind is OperatorKind.PERMUTE and self.klass is OperatorClass.STREAM and self.experts is None
 
     @property

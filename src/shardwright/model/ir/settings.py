@@ -134,6 +134,20 @@ class GridRotary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TextRotary:
+    """Rotary positions of a text with an image: a pair of elements turns by a token's time, its row or its column (`text_positions`).
+
+    Args:
+        rows, columns: so many pairs turn by them: of every three the second and the third, the first ones; all others turn by time.
+
+    Source: Qwen Team 2025, Qwen3-VL (arXiv 2511.21631), section 2, and the field ``mrope_section`` of its configurations.
+    """
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PositionGrid:
     """A table of learned positions that is a grid, stretched over the grid of an image's patches.
 
@@ -172,7 +186,7 @@ class Settings:
         bias_reach: distance from which on all keys of a direction have one learned bias (`Operator.distances`).
         temper: (positions, strength) of queries that grow with their position p: 1 + strength ln(1 + floor((p + 1) / positions)).
         image: of a model whose tower's numbers are known; None = it reads no images, or only its sizes are known.
-        turns: of a tower's queries and keys; None = by the position in the sequence. stretched: its table of positions; None = it has a
+        turns: of queries and keys of a tower, or of a text with images; None = by the position in the sequence. stretched: its table of positions; None = it has a
             row for every position.
         own: of blocks that compute with other numbers, by name (an image tower, its projector), and of operators of a block.
     """
@@ -199,7 +213,7 @@ class Settings:
     bias_reach: int = 128
     temper: tuple[float, float] = (8192.0, 0.1)
     image: ImageInput | None = None
-    turns: GridRotary | None = None
+    turns: GridRotary | TextRotary | None = None
     stretched: PositionGrid | None = None
     own: tuple[tuple[str, Settings], ...] = ()
 

@@ -112,7 +112,7 @@ class StageTable:
 def why_alone(problem: Problem) -> str:
     """Why pipelines of the model are not searched, so that each pool has its own grids alone; empty = they are."""
     model, runtime = problem.model, problem.runtime
-    if any(len(run.inputs) > 1 for run in model.runs):
+    if model.joins_streams or model.teacher_layers:
         return f"{model.name} has branches"
     if "1f1b" not in runtime.schedules or not set(runtime.zero_stages) - {0}:
         return f"{runtime.name} has no 1F1B or no ZeRO"

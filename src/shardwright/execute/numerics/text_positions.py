@@ -1,0 +1,35 @@
+"""Positions of the tokens of a text with an image in it: time, row and column, by which pairs of rotary elements turn."""
+
+from __future__ import annotations
+
+import torch
+
+from shardwright.errors import DataError
+
+
+def grid_positions(ids: torch.Tensor, *, token: int, grid: tuple[int, int]) -> torch.Tensor:
+    """(samples, positions, 3) time, row and column of every token.
+
+    Words have one position three times, which counts up. The k-th place of an image that begins at position p has time p, row
+    p + k // columns and column p + k % columns; words behind it go on at p + max(rows, columns).
+
+    Args:
+        ids: (samples, positions), whole texts. token: of places of image tokens. grid: rows and columns of them.
+
+    Raises:
+        DataError: the places of a text are not one row of as many as the grid has.
+    """
+    rows, columns = grid
+    places = ids == token
+    counts, first = places.sum(1, keepdim=True), places.int().argmax(1, keepdim=True)
+    number = torch.arange(ids.shape[1], device=ids.device) - first
+    inside = (number >= 0) & (number < counts)
+    if not torch.equal(places, inside) or bool(((counts != 0) & (counts != rows * columns)).any()):
+        raise DataError(
+            f"places of an image (token {token}) are not one row of {rows} x {columns}",
+            hint="one image a sample, all of whose places follow one another",
+        )
+    behind = torch.where(counts > 0, max(rows, columns) - counts, 0)
+    plain = (number + first + torch.where(number >= counts, behind, 0)).unsqueeze(-1)
+    of_image = first.unsqueeze(-1) + torch.stack([torch.zeros_like(number), number // columns, number % columns], dim=-1)
+    return torch.where(places.unsqueeze(-1), of_image, plain)
