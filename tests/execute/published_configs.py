@@ -107,6 +107,33 @@ KIMI: Config = {
     },
 }
 """Images of sixteen patches, which become four image tokens."""
+QWEN3_VL: Config = {
+    "architectures": ["Qwen3VLForConditionalGeneration"],
+    "image_token_id": 5,
+    "video_token_id": 6,
+    "tie_word_embeddings": False,
+    "text_config": {
+        **PLAIN,
+        "model_type": "qwen3_vl_text",
+        "head_dim": 12,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [2, 2, 1], "mrope_interleaved": True},
+    },
+    "vision_config": {
+        "model_type": "qwen3_vl_vision",
+        "depth": 3,
+        "hidden_size": 16,
+        "num_heads": 2,
+        "intermediate_size": 24,
+        "in_channels": 3,
+        "patch_size": 3,
+        "temporal_patch_size": 2,
+        "spatial_merge_size": 2,
+        "out_hidden_size": 32,
+        "num_position_embeddings": 9,
+        "deepstack_visual_indexes": [0, 2],
+    },
+}
+"""Images of sixteen patches, which become four image tokens; features of two tower layers go to both layers of the language model."""
 PUBLISHED: dict[str, Config] = {
     "smollm3": {**PLAIN, "architectures": ["SmolLM3ForCausalLM"], "num_hidden_layers": 4, "tie_word_embeddings": True},
     "smollm3 listed": {
@@ -344,6 +371,35 @@ PUBLISHED: dict[str, Config] = {
             "rope_parameters": {"rope_type": "axial", "rope_theta": 50.0},
         },
     },
+    "qwen3 vl": QWEN3_VL,
+    "qwen3 vl moe": {
+        **QWEN3_VL,
+        "architectures": ["Qwen3VLMoeForConditionalGeneration"],
+        "text_config": {
+            **QWEN3_VL["text_config"],
+            "model_type": "qwen3_vl_moe_text",
+            "num_hidden_layers": 3,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 12,
+            "mlp_only_layers": [1],
+        },
+        "vision_config": {**QWEN3_VL["vision_config"], "model_type": "qwen3_vl_moe_vision"},
+    },
+    "qwen3 vl tied": {
+        **QWEN3_VL,
+        "tie_word_embeddings": True,
+        "text_config": {**PLAIN, "model_type": "qwen3_vl_text", "attention_bias": True, "hidden_act": "gelu"},
+        "vision_config": {
+            **QWEN3_VL["vision_config"],
+            "in_channels": 2,
+            "temporal_patch_size": 1,
+            "num_position_embeddings": 16,
+            "deepstack_visual_indexes": [1],
+            "hidden_act": "silu",
+            "rope_parameters": {"rope_type": "axial", "rope_theta": 50.0},
+        },
+    },
     "gemma2": {**GEMMA2, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0},
 }
 
@@ -362,6 +418,8 @@ class _Double:
 IN_SINGLE = {
     "Qwen3NextForCausalLM": "qwen3_next",
     "Kimi_K25ForConditionalGeneration": "kimi_k25",
+    "Qwen3VLForConditionalGeneration": "qwen3_vl",
+    "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe",
     **{f"{name.upper()}ForConditionalGeneration": name for name in ("t5", "mt5", "umt5")},
 }
 """Modules of Transformers that compute some things in float32 always: recurrences of gated delta rules, norms of T5, turns of towers."""
@@ -375,7 +433,7 @@ def in_double(architecture: str) -> Iterator[None]:
         yield
         return
     found = import_module(f"transformers.models.{name}.modeling_{name}")
-    floats = torch.Tensor.double if name in ("qwen3_next", "kimi_k25") else torch.Tensor.float
+    floats = torch.Tensor.double if name in ("qwen3_next", "kimi_k25", "qwen3_vl", "qwen3_vl_moe") else torch.Tensor.float
     shared = import_module("transformers.vision_utils")
     with patch.object(found, "torch", _Double()), patch.object(shared, "torch", _Double()), patch.object(torch.Tensor, "float", floats):
         yield
@@ -440,6 +498,8 @@ def with_images(published: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
 
 def with_squares(published: Any, ids: torch.Tensor, generator: torch.Generator) -> dict[str, torch.Tensor]:
     """Texts with places for the image tokens of a square image each; ``pixels`` are patches row by row, ``grid`` says their rows."""
+    if hasattr(published.config.vision_config, "spatial_merge_size"):
+        return with_blocks(published, ids, generator)
     config, patch = published.config, published.config.vision_config.patch_size
     pixels = torch.randn((len(ids), 3, SQUARE * patch, SQUARE * patch), generator=generator, dtype=torch.float64)
     patches = torch.nn.functional.unfold(pixels, patch, stride=patch).mT
@@ -452,6 +512,27 @@ def with_squares(published: Any, ids: torch.Tensor, generator: torch.Generator) 
         "labels": ids[:, 1:],
         "image": patches[:, blocks],
         "pixels": patches.flatten(0, 1).unflatten(1, (3, patch, patch)),
+        "grid": torch.tensor([[1, SQUARE, SQUARE]] * len(ids)),
+    }
+
+
+def with_blocks(published: Any, ids: torch.Tensor, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Texts with a row of places for the image tokens of a square image each; patches stand block by block, of as many equal frames."""
+    config, vision = published.config, published.config.vision_config
+    patch, merged = vision.patch_size, vision.spatial_merge_size
+    pixels = torch.randn((len(ids), vision.in_channels, SQUARE * patch, SQUARE * patch), generator=generator, dtype=torch.float64)
+    blocks = torch.arange(SQUARE**2).view(SQUARE // merged, merged, SQUARE // merged, merged).transpose(1, 2).flatten()
+    patches = torch.nn.functional.unfold(pixels, patch, stride=patch).mT[:, blocks].unflatten(2, (vision.in_channels, 1, patch**2))
+    patches = patches.expand(-1, -1, -1, vision.temporal_patch_size, -1).flatten(2)
+    text = ids[:, :-1].masked_fill((ids[:, :-1] == config.image_token_id) | (ids[:, :-1] == config.video_token_id), 0)
+    tokens = SQUARE**2 // merged**2
+    starts = torch.randint(0, text.shape[1] - tokens + 1, (len(ids), 1), generator=generator)
+    number = torch.arange(text.shape[1]) - starts
+    return {
+        "text": text.masked_fill((number >= 0) & (number < tokens), config.image_token_id),
+        "labels": ids[:, 1:],
+        "image": patches,
+        "pixels": patches.flatten(0, 1),
         "grid": torch.tensor([[1, SQUARE, SQUARE]] * len(ids)),
     }
 
@@ -469,8 +550,10 @@ def logits_of(published: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     if "encoder" in batch:
         return published(input_ids=batch["encoder"], decoder_input_ids=batch["text"]).logits
     if "grid" in batch:
-        pixels = batch["pixels"].to(published.dtype)
-        return published(input_ids=batch["text"], pixel_values=pixels, image_grid_thw=batch["grid"]).logits
+        pixels, kinds = batch["pixels"].to(published.dtype), {}
+        if hasattr(published.config.vision_config, "spatial_merge_size"):
+            kinds["mm_token_type_ids"] = (batch["text"] == published.config.image_token_id).int()
+        return published(input_ids=batch["text"], pixel_values=pixels, image_grid_thw=batch["grid"], **kinds).logits
     if "pixels" in batch:
         return published(input_ids=batch["text"], pixel_values=batch["pixels"].to(published.dtype)).logits
     return published(input_ids=batch["text"]).logits

@@ -50,8 +50,10 @@ def split(model: Model) -> Plan:
     first, last = f"embed+{layers - 1}", "1+head"
     if "encoder" in counts:
         first, last = f"encoder_embed+encoder:{counts['encoder']}+encoder_norm+embed+decoder:1", f"decoder:{counts['decoder'] - 1}+head"
-    if "vision" in counts:
-        first = f"vision_embed+vision:{counts['vision']}+projector+{first}"
+    if "vision_embed" in counts:
+        tower = [name for name in counts if name.partition(".")[0] in ("vision_embed", "vision", "deep", "projector")]
+        named = [f"{name}:{counts[name]}" if name.partition(".")[0] == "vision" else name for name in tower]
+        first = "+".join([*named, first])
     routed = any(o.kind is OperatorKind.ROUTE for block in model.blocks for o in block.operators)
     experts = "    router = s2\n    experts = e2\n" if routed else ""
     return parse_plan(

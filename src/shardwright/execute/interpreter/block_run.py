@@ -13,6 +13,7 @@ from shardwright.execute.numerics.cuts import is_chosen, is_stand_in
 from shardwright.execute.numerics.merge import image_numbers
 from shardwright.execute.numerics.protocol import Gradients, Values
 from shardwright.execute.numerics.registry import numerics_of
+from shardwright.execute.numerics.text_positions import text_positions
 from shardwright.execute.redistribution.edges import Edge, Exit, edges, exits, given_back, is_passed
 from shardwright.execute.redistribution.transfer import moved, scoped
 from shardwright.execute.shares.layer_state import BlockRun, Inputs, LayerState, changed, kept
@@ -20,9 +21,11 @@ from shardwright.execute.shares.operator_shares import place_of
 from shardwright.execute.shares.parameters import ParameterStore
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.gradients import asks_inputs, without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, TEACHER, TEXT
 from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.model.ir.settings import TextRotary
 from shardwright.program.block.placement import is_routed
 from shardwright.program.block.shared_keys import Back
 from shardwright.program.layout.layout import Indices, Layout
@@ -172,13 +175,18 @@ def _reads_data(operator: Operator) -> bool:
 
 
 def _data(run: BlockRun, operator: Operator, place: OperatorShare, store: ParameterStore) -> list[tuple[torch.Tensor | None, ...]]:
-    """Token ids of a lookup (a teacher's are those of the text), patches of a tower, numbers of image tokens, labels of a loss."""
+    """Token ids of a lookup (a teacher's are those of the text), patches of a tower, numbers of image tokens, what a text with an image
+    turns by, labels of a loss.
+    """
     if operator.reads_features:
         return [(_rows(run.data[run.block.sequence], place.samples, place.positions).to(store.precision.compute),)]
     if operator.merges:
         assert place.settings.image is not None, "a model whose image tokens have no place is refused"
         order = image_numbers(run.data[run.block.sequence], place.settings.image, tokens=place.memory_length)
         return [(_rows(order, place.samples, place.positions).unsqueeze(-1),)]
+    if operator.kind is OperatorKind.ROTARY and isinstance(place.settings.turns, TextRotary):
+        at = text_positions(run.data[run.block.sequence], place.settings.image, patches=run.data[IMAGE].shape[1])
+        return [(_rows(at, place.samples, place.positions),)]
     if operator.kind is OperatorKind.EMBEDDING:
         ids = run.data[TEXT if run.block.sequence == TEACHER else run.block.sequence]
         return [(_rows(ids, place.samples, place.positions).unsqueeze(-1),)]

@@ -82,7 +82,7 @@ def _turns(
     """(positions, 1, half) cosines and sines of the angles: those of the last layers, which turn alike."""
     rates = rotary_rates(settings, half, length=length, on=on)
     at = numbers(positions, like=rates)
-    if isinstance(settings.turns, GridRotary):
+    if isinstance(settings.turns, GridRotary) and settings.image is not None:
         at = places(at, columns=grid_of(settings.image, patches=length)[1], block=settings.image.block)
     return cosines(at, rates, scale=rotary_scale(settings), dtype=dtype)
 

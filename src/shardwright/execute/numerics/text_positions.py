@@ -5,6 +5,19 @@ from __future__ import annotations
 import torch
 
 from shardwright.errors import DataError
+from shardwright.execute.numerics.grids import grid_of
+from shardwright.model.ir.settings import ImageInput
+
+
+def text_positions(ids: torch.Tensor, image: ImageInput | None, *, patches: int) -> torch.Tensor:
+    """(samples, positions, 3) of texts with an image of so many patches each.
+
+    Raises:
+        DataError: as `grid_positions`; the image is no square of whole blocks.
+    """
+    assert image is not None, "only of models whose images are known"
+    rows, columns = grid_of(image, patches=patches)
+    return grid_positions(ids, token=image.token, grid=(rows // image.block[0], columns // image.block[1]))
 
 
 def grid_positions(ids: torch.Tensor, *, token: int, grid: tuple[int, int]) -> torch.Tensor:

@@ -33,6 +33,10 @@ from shardwright.execute.weights.layers import (
     PHI,
     POST_NORMS,
     PREDICTOR,
+    QWEN_EMBED,
+    QWEN_EXPERTS,
+    QWEN_MERGER,
+    QWEN_VISION,
     SELF,
     T5_CROSS,
     T5_TABLE,
@@ -343,6 +347,24 @@ FAMILIES: Final[Mapping[str, Family]] = {
             "mm_projector.pre_norm.": "model.mm_projector.pre_norm.",
         },
     ),
+    **{
+        architecture: Family(
+            name=architecture,
+            outer=renamed(OUTER, "model.", "model.language_model."),
+            layers=layers,
+            stem="model.language_model.layers.{layer}.",
+            stacks={
+                "vision_embed": Stack(rules=QWEN_EMBED, stem="model.visual."),
+                "vision": Stack(rules=QWEN_VISION, stem="model.visual.blocks.{layer}."),
+                "deep": Stack(rules=QWEN_MERGER, stem="model.visual.deepstack_merger_list.{layer}."),
+                "projector": Stack(rules=QWEN_MERGER, stem="model.visual.merger."),
+            },
+        )
+        for architecture, layers in (
+            ("Qwen3VLForConditionalGeneration", LLAMA),
+            ("Qwen3VLMoeForConditionalGeneration", {**LLAMA, **QWEN_EXPERTS, **linear("router", "mlp.gate")}),
+        )
+    },
     "GPT2LMHeadModel": Family(
         name="GPT2LMHeadModel",
         outer={

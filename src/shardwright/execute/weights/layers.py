@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.execute.weights.rules import Rule, convolved, experts_of, fused, in_pairs, linear, norm, plain, renamed, shared_experts
+from shardwright.execute.weights.rules import (
+    Rule,
+    convolved,
+    either_way,
+    experts_of,
+    fused,
+    in_pairs,
+    linear,
+    norm,
+    plain,
+    renamed,
+    shared_experts,
+    side_by_side,
+)
 
 OUTER = {
     **plain(embed__weight="model.embed_tokens.weight"),
@@ -157,6 +170,23 @@ MOON_EMBED = {
     **plain(patch__bias="proj.bias"),
     "patch.positions": Rule(tensor="pos_emb.weight", gridded=True),
 }
+QWEN_VISION = {
+    **norm("norm1", "norm1"),
+    **norm("norm2", "norm2"),
+    **fused("qkv", "attn.qkv", parts=3),
+    **linear("proj", "attn.proj"),
+    **linear("up", "mlp.linear_fc1"),
+    **linear("down", "mlp.linear_fc2"),
+}
+QWEN_EMBED = {
+    "patch.weight": Rule(tensor="patch_embed.proj.weight", turned=True, folded=True),
+    **plain(patch__bias="patch_embed.proj.bias", patch__positions="pos_embed.weight"),
+}
+QWEN_MERGER = {**norm("norm", "norm"), **linear("up", "linear_fc1"), **linear("down", "linear_fc2")}
+QWEN_EXPERTS = either_way(
+    {**side_by_side("experts.up.weight", "mlp.experts.gate_up_proj"), **plain(experts__down__weight="mlp.experts.down_proj")}
+)
+"""As published ones are; Transformers writes them (out, in)."""
 T5_CROSS = {
     **norm("cross.norm", "layer.1.layer_norm"),
     **linear("cross.q", "layer.1.EncDecAttention.q"),

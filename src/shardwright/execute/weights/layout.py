@@ -36,7 +36,7 @@ class Stored:
         tensor: name, with ``{expert}`` where each element of our first dim has a tensor of its own.
         dims: which of our dims each dim of the tensor is, the first `first` being one, and all dims from the last on; -1 = of one element.
         shape: of the tensor.
-        rows: for each of our dims. add: our value less the stored one.
+        rows: for each of our dims. add: our value less the stored one. either: some files have the last two dims in the other order.
     """
 
     tensor: str
@@ -45,6 +45,12 @@ class Stored:
     rows: tuple[Rows, ...]
     add: float
     first: int = 1
+    either: bool = False
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Those that the tensor of a file may have."""
+        return (self.shape, (*self.shape[:-2], self.shape[-1], self.shape[-2])) if self.either else (self.shape,)
 
     @property
     def flat(self) -> tuple[int, ...]:
@@ -96,7 +102,7 @@ def stored(model: Model, family: Family, key: Key) -> Stored:
     run, layer, _, name = key
     rule, tensor = _rule(model, family, run, layer, name)
     dims, shape, rows = _placed(model, model.runs[run].block, rule, name)
-    return Stored(tensor=tensor, dims=dims, shape=shape, rows=rows, add=rule.add, first=2 if rule.gridded else 1)
+    return Stored(tensor=tensor, dims=dims, shape=shape, rows=rows, add=rule.add, first=2 if rule.gridded else 1, either=rule.either)
 
 
 def _rule(model: Model, family: Family, run: int, layer: int, name: str) -> tuple[Rule, str]:
@@ -104,8 +110,9 @@ def _rule(model: Model, family: Family, run: int, layer: int, name: str) -> tupl
     layers = [r for r in model.runs if r.name.startswith("layers")]
     rules = family.outer
     stem = ""
-    if own in family.stacks:
-        rules, stem = family.stacks[own].rules, family.stacks[own].stem.replace("{layer}", str(layer))
+    if (stack := family.stacks.get(own.partition(".")[0])) is not None:
+        before = sum(r.count for r in model.runs[:run] if r.name.partition(".")[0] == own.partition(".")[0])
+        rules, stem = stack.rules, stack.stem.replace("{layer}", str(layer + before))
     elif own.startswith("layers"):
         rules, stem = family.layers, family.stem.replace("{layer}", str(layer + sum(r.count for r in model.runs[:run] if r in layers)))
     elif own.startswith(MODULE):

@@ -75,6 +75,8 @@ class HuggingFaceWeights:
 def _slice(tensor: Any, patch: Patch, found: Stored) -> torch.Tensor:
     """A box of a tensor of a file; of its first or last dims, where they are one of ours, all is read first."""
     box = tuple(slice(a, b) for a, b in patch.box)
+    if tuple(tensor.get_shape()) != found.shape:
+        return cast(torch.Tensor, tensor[(*box[:-2], box[-1], box[-2])].mT)
     if found.first > 1:
         return cast(torch.Tensor, tensor[:].reshape(found.flat)[box])
     if len(found.shape) == len(box):
@@ -183,7 +185,7 @@ def _require(
         untied = "; a model whose logits are the embedding says tie_word_embeddings" if tensor.startswith("lm_head") else ""
         raise DataError(f"{file}: tensor {tensor} lacks", hint=f"{hint}{untied}")
     found = headers[name]
-    if found.shape != place.shape:
+    if found.shape not in place.shapes:
         raise DataError(
             f"{folder / found.file}: tensor {name} has shape {list(found.shape)}, not {list(place.shape)}",
             hint="give the weights of the model that the configuration describes",

@@ -24,6 +24,7 @@ class Rule:
         rotary: parameter whose width is the rotary part of a head, its last elements, stored as pairs (even, odd) but where
             `Settings.rope_pairs` is false; ours are halves. Empty: stored as ours.
         pairs: the turned elements of every head, its first ones, are stored so.
+        either: some files have it with its last two dims in the other order, which their shape says; where both are alike none is.
         add: our value less the stored one.
         alone: its name where its operator has no second parameter of the kind (a feed-forward without a gate); empty: the same.
     """
@@ -38,6 +39,7 @@ class Rule:
     heads: str = ""
     rotary: str = ""
     pairs: bool = False
+    either: bool = False
     add: float = 0.0
     alone: str = ""
 
@@ -58,7 +60,7 @@ class Family:
         outer: parameters of embedding and head, by our names. layers: of a layer; the tensor's name goes behind `stem`.
         predictors: of a module that predicts further tokens, where it differs from a layer; modules are numbered behind the layers.
         base: beginning of names that some files leave out, or write as `instead`. others: more beginnings, and what some files have in
-            their place. stacks: of runs by name that are neither layers of one decoder nor around them.
+            their place. stacks: of runs that are neither layers of one decoder nor around them, by what stands before a dot in their names.
     """
 
     name: str
@@ -123,6 +125,11 @@ def side_by_side(name: str, tensor: str) -> dict[str, Rule]:
     """Two parameters that are one tensor, the second's elements behind the first's."""
     both = (name, f"{name}.1")
     return {one: Rule(tensor=tensor, beside=both) for one in both}
+
+
+def either_way(rules: Rules) -> dict[str, Rule]:
+    """Tensors whose last two dims some files have in the other order."""
+    return {name: replace(rule, either=True) for name, rule in rules.items()}
 
 
 def in_turns(name: str, tensor: str) -> dict[str, Rule]:

@@ -27,6 +27,7 @@ class ClassSettings:
         usual_share: that part where it is not written. turned: or how many elements, under ``rotary_dim``.
         local_base: of layers with a window, which are not made longer, where it is not written; 0: as of the others; None: all turn alike.
         rope: how positions are turned where nothing is written of it.
+        axes: pairs of a head that turn by time, row and column of a text with images, where ``mrope_section`` is not written; () = none do.
         first_position: row of the first token's learned position. centred: norms take the mean away without a bias.
         scores_add_up: those of chosen experts do where ``norm_topk_prob`` is not written; None: not known of this class, and computed so.
         reads_norm: it reads ``norm_topk_prob``. share_factor: ``routed_scaling_factor`` where that is not written.
@@ -54,6 +55,7 @@ class ClassSettings:
     turned: int = 0
     local_base: float | None = None
     rope: Mapping[str, Any] = field(default_factory=dict)
+    axes: tuple[int, ...] = ()
     first_position: int = 0
     centred: bool = False
     trained: int = 0
@@ -144,5 +146,7 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     "MT5ForConditionalGeneration": replace(_T5, activation="gated-gelu", tied_scaled=False),
     "UMT5ForConditionalGeneration": replace(_T5, activation="gated-gelu"),
     "LlavaForConditionalGeneration": _PLAIN,
+    "Qwen3VLForConditionalGeneration": ClassSettings(rope_base=500000.0, axes=(24, 20, 20)),
+    "Qwen3VLMoeForConditionalGeneration": ClassSettings(rope_base=500000.0, axes=(24, 20, 20), scores_add_up=True, reads_norm=False),
 }
 """By architecture. Values as in the configuration classes of Transformers 5 (github.com/huggingface/transformers)."""

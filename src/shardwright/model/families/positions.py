@@ -8,10 +8,12 @@ from typing import Any, Final
 
 from shardwright.model.blocks.windows import FULL, SLIDING
 from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields
-from shardwright.model.ir.settings import DynamicRotary, Longer, LongerRotary, LongRotary, YarnRotary
+from shardwright.model.ir.settings import DynamicRotary, Longer, LongerRotary, LongRotary, TextRotary, YarnRotary
 
 COMPUTED: Final = ("default", "llama3", "linear", "yarn", "dynamic", "longrope")
 """Kinds of rotary positions."""
+BY_LENGTH: Final = ("dynamic", "longrope")
+"""Those that differ with the length of a sequence."""
 ORIGINAL: Final = "original_max_position_embeddings"
 MAX_TOKENS: Final = 1e12
 MAX_FACTOR: Final = 1e6
@@ -75,6 +77,21 @@ def longer_of(config: Mapping[str, Any], *, source: str) -> Longer | None:
         case "longrope":
             return _long(fields, trained=_trained(config, fields, source), config=config)
     return None
+
+
+def text_turns(config: Mapping[str, Any], *, usual: tuple[int, ...], source: str) -> TextRotary | None:
+    """How pairs of a text with images turn by time, row and column; `usual` where ``mrope_section`` is not written, () = they do not.
+
+    Raises:
+        ModelError: that is not three numbers.
+    """
+    if not usual:
+        return None
+    fields = Fields(dict(rope_of(config)), f"{source}: rope_scaling")
+    sections = fields.integers("mrope_section", maximum=MAX_HEAD_DIM) if fields.present("mrope_section") else usual
+    if len(sections) != 3:
+        fields.fail("mrope_section must list three numbers", hint="for example [24, 20, 20]")
+    return TextRotary(rows=sections[1], columns=sections[2])
 
 
 def latent_score_factor(config: Mapping[str, Any], *, longer: Longer | None) -> float:

@@ -14,6 +14,7 @@ from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.families.classes import BY_LAYER, CLASSES, FACTORS, UNKNOWN, ClassSettings
 from shardwright.model.families.images import image_differences, image_input, tower_settings
 from shardwright.model.families.positions import (
+    BY_LENGTH,
     COMPUTED,
     ORIGINAL,
     kind_of,
@@ -23,6 +24,7 @@ from shardwright.model.families.positions import (
     number_of,
     rope_of,
     share_of,
+    text_turns,
 )
 from shardwright.model.families.spelled import SPELLED
 from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields, shown
@@ -85,6 +87,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         temper=_temper(fields, model),
         share_factor=fields.number("routed_scaling_factor", minimum=0.0, maximum=1e6, default=own.share_factor),
         image=image_input(config, model=model, source=source),
+        turns=text_turns(config, usual=own.axes, source=source) if IMAGE in {b.sequence for b in model.blocks} else None,
         own=(*_latent_norms(config, eps), *tower_settings(config, model=model, source=source)),
     )
 
@@ -250,6 +253,7 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
     local, local_kind = number_of(config.get("rope_local_base_freq")), kind_of(local_rope_of(config))
     return (
         f"rotary positions of kind {kind}" if kind not in COMPUTED else "",
+        f"rotary positions of kind {kind} of a text with images" if own.axes and kind in BY_LENGTH else "",
         "rotary positions without a factor for every pair (longrope)" if unlisted else "",
         BY_LAYER if local_rope_of(config) and own.local_base is None else "",
         f"rotary positions of kind {local_kind} of layers with a window" if local_kind != "default" else "",

@@ -97,7 +97,7 @@ def _qwen(fields: Fields, language: Model) -> Model:
     if out != language.hidden:
         vision.fail(f"{vision.path}out_hidden_size = {out} is not the language model's {language.hidden}", hint="make them equal")
     patch, rows = vision.integer("in_channels", maximum=64) * pixels, vision.integer("num_position_embeddings", maximum=MAX_POSITIONS)
-    shape = _tower(vision, patch=patch, rows=rows, layers="depth", heads="num_heads", patch_bias=True)
+    shape = _tower(vision, patch=patch, rows=rows, layers="depth", heads="num_heads", patch_bias=True, rotary=True)
     hidden, wide = shape.hidden, shape.hidden * merge
     projector, merger = (
         projector_operators(ProjectorShape(inner=wide, norm=norm), width=hidden, hidden=out, source=INPUT, merge=merge)

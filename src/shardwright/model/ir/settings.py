@@ -186,8 +186,8 @@ class Settings:
         bias_reach: distance from which on all keys of a direction have one learned bias (`Operator.distances`).
         temper: (positions, strength) of queries that grow with their position p: 1 + strength ln(1 + floor((p + 1) / positions)).
         image: of a model whose tower's numbers are known; None = it reads no images, or only its sizes are known.
-        turns: of queries and keys of a tower, or of a text with images; None = by the position in the sequence. stretched: its table of positions; None = it has a
-            row for every position.
+        turns: of queries and keys of a tower, or of a text with images; None = by the position in the sequence. stretched: a tower's table
+            of positions; None = it has a row for every position.
         own: of blocks that compute with other numbers, by name (an image tower, its projector), and of operators of a block.
     """
 
