@@ -21,7 +21,7 @@ from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.settings import ImageInput
+from shardwright.model.ir.settings import ImageInput, TextRotary
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import indices, largest_remainder
 from shardwright.program.stages.parts import StageParts, plan_stages
@@ -62,7 +62,7 @@ def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress
             hint="prove the same plan with fewer replicas, microbatches or layers",
             rule="execute.size",
         )
-    short = replace(job, sequences=tuple(replace(s, tokens=_fewest(s, plan, stages, small)) for s in job.sequences))
+    short = _short(job, plan, stages, small)
     reaches = {one.name: reach_of(other.tokens, whole=one.tokens) for one, other in zip(job.sequences, short.sequences, strict=True)}
     small = short_reach(small, reaches)
     batch = made_batch(small, short, seed=seed)
@@ -109,11 +109,32 @@ def _with_images(model: Model, job: TrainingJob, batch: dict[str, torch.Tensor],
         return batch
     tokens = batch[IMAGE].shape[1]
     text = batch[TEXT].masked_fill(batch[TEXT] == image.token, (image.token + 1) % model.vocab)
-    drawn = torch.rand(text.shape, generator=generator).argsort(1).argsort(1)
+    places = _places(text, image.written(tokens), generator, in_row=isinstance(model.settings.turns, TextRotary))
     patches = torch.randn((job.global_batch, tokens, first.reads[0].size), generator=generator, dtype=torch.float64)
     if has_class_token(first):
         patches[:, 0] = 0.0
-    return batch | {TEXT: text.masked_fill(drawn < image.written(tokens), image.token), IMAGE: patches}
+    return batch | {TEXT: text.masked_fill(places, image.token), IMAGE: patches}
+
+
+def _places(text: torch.Tensor, count: int, generator: torch.Generator, *, in_row: bool) -> torch.Tensor:
+    """Which positions of the texts are places of an image's tokens: anywhere, or in one row, none where that is longer than a text."""
+    samples, length = text.shape
+    if not in_row:
+        return torch.rand(text.shape, generator=generator).argsort(1).argsort(1) < count
+    if count > length:
+        return torch.zeros_like(text, dtype=torch.bool)
+    number = torch.arange(length) - torch.randint(0, length - count + 1, (samples, 1), generator=generator)
+    return (number >= 0) & (number < count)
+
+
+def _short(job: TrainingJob, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], model: Model) -> TrainingJob:
+    """The job with sequences as short as the plan's cuts allow; a text that turns by its image's rows has room for the image, if it had."""
+    lengths = {s.name: _fewest(s, plan, stages, model) for s in job.sequences}
+    image = model.settings.image
+    if image is not None and isinstance(model.settings.turns, TextRotary):
+        while lengths[TEXT] < min(image.written(lengths[IMAGE]), job.sequence_length):
+            lengths[TEXT] = min(2 * lengths[TEXT], job.sequence_length)
+    return replace(job, sequences=tuple(replace(s, tokens=lengths[s.name]) for s in job.sequences))
 
 
 def _fewest(sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], model: Model) -> int:

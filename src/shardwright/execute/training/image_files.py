@@ -13,7 +13,7 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.settings import ImageInput
+from shardwright.model.ir.settings import ImageInput, TextRotary
 
 FLOATS = ("float16", "float32", "float64")
 HINT = "numpy.save an array of (images, channels, rows, columns) of pixels as the model takes them, or of (images, patches, elements)"
@@ -119,7 +119,8 @@ def _by_blocks(patches: int, image: ImageInput) -> np.ndarray:
 
 
 def require_places(path: Path, row: np.ndarray, *, model: Model, job: TrainingJob, share: tuple[int, int], at_once: int) -> None:
-    """Raise for the first window of a text that has not as many places of image tokens as its image has tokens.
+    """Raise for the first window of a text that has not as many places of image tokens as its image has tokens, or has them not in one
+    row where tokens turn by the row and column of their place.
 
     Args:
         share: (i, n): look at every n-th piece of the file. at_once: tokens of a piece.
@@ -131,14 +132,23 @@ def require_places(path: Path, row: np.ndarray, *, model: Model, job: TrainingJo
     if image is None or not job.tokens(IMAGE):
         return
     wanted, windows = image.written(job.tokens(IMAGE)), (len(row) - 1) // length
+    in_row = isinstance(model.settings.turns, TextRotary)
     step = max(1, at_once // length)
     for start in range(share[0] * step, windows, share[1] * step):
         end = min(start + step, windows)
-        places = (row[start * length : end * length].reshape(-1, length) == image.token).sum(1)
+        found = row[start * length : end * length].reshape(-1, length) == image.token
+        places = found.sum(1)
         if (places != wanted).any():
             at = int(np.argmax(places != wanted))
             raise DataError(
                 f"{path}: window {start + at} of {length} tokens has {int(places[at])} places of image tokens (token {image.token}), "
                 f"its image has {wanted}",
                 hint="one image a window, and as many places for it in the text as it has tokens",
+            )
+        # In a row are places of which all but the first have another before them.
+        apart = (found[:, 1:] & found[:, :-1]).sum(1) != wanted - 1
+        if in_row and apart.any():
+            raise DataError(
+                f"{path}: places of image tokens (token {image.token}) of window {start + int(np.argmax(apart))} are not one row",
+                hint=f"{model.name} reads an image whose places follow one another",
             )
