@@ -120,12 +120,19 @@ def _deep(vision: Fields, shape: VisionShape, language: Model) -> tuple[int, ...
 
 def build_qwen3_vl(fields: Fields) -> Model:
     """Qwen3-VL, dense language model."""
-    return _qwen(fields, built("Qwen3ForCausalLM", text_fields(fields)))
+    return _qwen(fields, built("Qwen3ForCausalLM", _qwen_text(fields)))
 
 
 def build_qwen3_vl_moe(fields: Fields) -> Model:
     """Qwen3-VL with experts."""
-    return _qwen(fields, built("Qwen3MoeForCausalLM", text_fields(fields)))
+    return _qwen(fields, built("Qwen3MoeForCausalLM", _qwen_text(fields)))
+
+
+def _qwen_text(fields: Fields) -> Fields:
+    """The language model of Qwen3-VL; whether its head is the embedding, the top alone says."""
+    text = fields.section("text_config")
+    text.aside("tie_word_embeddings")
+    return text.replaced("tie_word_embeddings", fields.flag("tie_word_embeddings", default=False))
 
 
 def build_qwen3_5_vl(fields: Fields) -> Model:
