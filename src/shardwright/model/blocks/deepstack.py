@@ -42,7 +42,7 @@ def with_deepstack(model: Model, *, merger: Sequence[Operator], after: Sequence[
 
 
 def _tower(model: Model, after: Sequence[int], *, deep: int) -> list[Run]:
-    """The runs, the tower's layers in stretches, a merger for each but the last stretch of a tower that goes on behind it."""
+    """The runs, with the tower's layers in stretches that end where features are taken, and all mergers behind the last."""
     found: list[Run] = []
     for run in model.runs:
         if run.name == "vision":

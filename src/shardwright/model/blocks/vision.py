@@ -5,7 +5,7 @@ Sequences: the transformer and the projector run over ``image``, whose tokens ar
 the token's elements lie over its patches, and operators carry the share of a token's work that falls to one patch (see
 `projector_operators`). Such patches are neighbours: a tower's patches stand block by block. The runs form a chain:
 ``vision_embed``, ``vision``, ``projector``, ``embed``, layers, ``head``; ``embed`` looks up the job's token ids and writes image tokens
-(its memory, from ``projector``) over the placeholders.
+(its memory, from ``projector``) over the placeholders. Features of inner layers go round parts of the chain: `model.blocks.deepstack`.
 """
 
 from __future__ import annotations
