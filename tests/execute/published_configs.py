@@ -42,6 +42,22 @@ FALCON: Config = {
     "ffn_hidden_size": 20,
     "new_decoder_architecture": False,
 }
+GEMMA4: Config = {
+    **PLAIN,
+    "architectures": ["Gemma4ForCausalLM"],
+    "global_head_dim": 12,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "num_hidden_layers": 3,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    "sliding_window": 4,
+    "final_logit_softcapping": 3.0,
+    "hidden_size_per_layer_input": 0,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "rope_theta": 50.0, "partial_rotary_factor": 0.7, "factor": 2.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+    },
+}
 T5: Config = {
     "d_model": 32,
     "d_kv": 6,
@@ -400,6 +416,14 @@ PUBLISHED: dict[str, Config] = {
             "rope_parameters": {"rope_type": "axial", "rope_theta": 50.0},
         },
     },
+    "gemma4": {**GEMMA4, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12},
+    "gemma4 dense": {**GEMMA4, "final_logit_softcapping": None, "tie_word_embeddings": False},
+    "gemma4 of usual turns": {
+        **{key: value for key, value in GEMMA4.items() if key not in ("layer_types", "rope_parameters")},
+        "attention_k_eq_v": False,
+        "attention_bias": True,
+        "use_bidirectional_attention": "vision",
+    },
     "gemma2": {**GEMMA2, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0},
 }
 
@@ -420,9 +444,12 @@ IN_SINGLE = {
     "Kimi_K25ForConditionalGeneration": "kimi_k25",
     "Qwen3VLForConditionalGeneration": "qwen3_vl",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe",
+    "Gemma4ForCausalLM": "gemma4",
     **{f"{name.upper()}ForConditionalGeneration": name for name in ("t5", "mt5", "umt5")},
 }
-"""Modules of Transformers that compute some things in float32 always: recurrences of gated delta rules, norms of T5, turns of towers."""
+"""Modules of Transformers that compute some things in float32 always: recurrences of gated delta rules, norms of T5 and Gemma 4, turns of
+towers.
+"""
 
 
 @contextmanager
@@ -433,7 +460,7 @@ def in_double(architecture: str) -> Iterator[None]:
         yield
         return
     found = import_module(f"transformers.models.{name}.modeling_{name}")
-    floats = torch.Tensor.double if name in ("qwen3_next", "kimi_k25", "qwen3_vl", "qwen3_vl_moe") else torch.Tensor.float
+    floats = torch.Tensor.float if name.endswith("t5") else torch.Tensor.double
     shared = import_module("transformers.vision_utils")
     with patch.object(found, "torch", _Double()), patch.object(shared, "torch", _Double()), patch.object(torch.Tensor, "float", floats):
         yield
@@ -579,5 +606,5 @@ def randomise(model: Any) -> None:
 
 
 def _choices(model: Any) -> list[tuple[str, torch.Tensor]]:
-    """Corrections of the choice of experts, which are no parameters there."""
-    return [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    """Corrections of the choice of experts and numbers of layers, which are no parameters there."""
+    return [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("e_score_correction_bias", "layer_scalar"))]

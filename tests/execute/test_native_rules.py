@@ -27,6 +27,7 @@ from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.form import grid_form
 from shardwright.strategy.plan.order import Named, Table
+from tests.execute.published_configs import PUBLISHED
 from tests.execute.small_models import small_model
 from tests.execute.small_plans import PLANS
 from tests.jobs import training_job
@@ -61,12 +62,13 @@ FAMILIES = (
 OTHERS = ("gemma-2-2b", "bloom-7b1", "gpt-oss-20b", "mamba-codestral-7b", "glm-4.5", "mimo-7b", "bert-base", "t5-11b")
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "vocab_size": 20, "num_hidden_layers": 1}
 NORMED_WIDE = {**SIZES, "architectures": ["Olmo2ForCausalLM"], "rms_norm_eps": 1e-5, "max_position_embeddings": 32}
+WRITTEN = {"wide": NORMED_WIDE, "gemma 4": PUBLISHED["gemma4"]}
 JOB = training_job(seq_len=16, global_batch=8)
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, "wide"])
+@pytest.mark.parametrize("name", [*FAMILIES, *WRITTEN])
 def test_a_family_has_the_loss_and_gradients_of_the_interpreter(name: str) -> None:
-    model = small_model(name) if name != "wide" else model_from_config(NORMED_WIDE, name=name)
+    model = small_model(name) if name not in WRITTEN else model_from_config(WRITTEN[name], name=name)
     job, settings = training_job(seq_len=7, global_batch=2), Settings(rope_base=500.0)
     source = seeded(model, seed=3)
     tokens = torch.randint(0, model.vocab, (2, 8), generator=torch.Generator().manual_seed(5))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shardwright.export.exporter import Shortfall
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import AttentionShape, Operator
+from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
 from shardwright.strategy.grid.facts import layer_runs
 
 
@@ -72,7 +72,12 @@ def factors(decoder: Decoder) -> Iterator[Shortfall]:
         yield Shortfall(what="factors inside layers", hint="a model without them")
     if own.embed_factor != 1.0 or own.residual_factor != 1.0 or own.logits_factor != 1.0 or own.logits_cap:
         yield Shortfall(what="factors of the embedding, of the stream or of logits", hint="a model without them")
-    if not decoder.one("kv_down") and own.score_factor != 1.0:
-        yield Shortfall(what=f"scores times {own.score_factor:g}", hint="a model without that factor")
+    if any(o.kind is OperatorKind.RESIDUAL and o.parameters for block in decoder.layers for o in block.operators):
+        yield Shortfall(what="stored factors of layers", hint="a model without them")
+    if any(len(o.reads) > 2 for o in decoder.named("qk_norm")):
+        yield Shortfall(what="norms of values", hint="a model without them")
+    if not decoder.one("kv_down") and (own.score_factor != 1.0 or own.plain_scores):
+        said = "scores that are not divided by the root of a head's width" if own.plain_scores else f"scores times {own.score_factor:g}"
+        yield Shortfall(what=said, hint="a model without that factor")
     if own.norms_centred or own.local_rope_base:
         yield Shortfall(what="norms that take the mean away without a bias, or other turns in windows", hint="a model without them")

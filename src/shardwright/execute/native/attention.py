@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shardwright.execute.native.context import Context
 from shardwright.execute.native.torch_private import exchanged, gathered
-from shardwright.execute.numerics.attention import growth, visible
+from shardwright.execute.numerics.attention import growth, score_scale, visible
 from shardwright.execute.numerics.boxes import numbers
 from shardwright.execute.numerics.rotary import joined_keys
 from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned, turned_pairs
@@ -70,7 +70,7 @@ class Core(nn.Module):  # type: ignore[misc]
         super().__init__()
         assert operator.attention is not None
         self.shape, self.context, self.again = operator.attention, context, again
-        self.scale = self.shape.head_dim**-0.5 * settings.score_factor
+        self.scale = score_scale(self.shape, settings)
         self.temper = settings.temper if operator.tempered else None
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor]:

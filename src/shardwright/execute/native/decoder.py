@@ -93,7 +93,8 @@ class NativeNorm(nn.Module):  # type: ignore[misc]
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor an extent."""
         normed = []
-        for part, whole, x in zip(self.parts, self.whole, values, strict=False):
+        given = (*values, *values[-1:] * (len(self.parts) - len(values)))  # shared keys and values
+        for part, whole, x in zip(self.parts, self.whole, given, strict=False):
             normed.append(part(x) if whole else part(x.unflatten(-1, (-1, part.normalized_shape[0]))).flatten(-2))
         return (*normed, *values[len(normed) :])
 
@@ -124,15 +125,17 @@ class Gate(nn.Module):  # type: ignore[misc]
 
 
 class NativeResidual(nn.Module):  # type: ignore[misc]
-    """The sum of its inputs, of which the first may have a factor."""
+    """The sum of its inputs, of which the first may have a factor, times the operator's own factor where it has one."""
 
-    def __init__(self, factor: float) -> None:
+    def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
-        self.factor = factor
+        self.factor = settings.residual_factor if operator.joins_stream else 1.0
+        self.weight = nn.Parameter(torch.empty(1, device="meta")) if operator.parameters else None
 
     def forward(self, first: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor]:
         """One tensor."""
-        return (sum(others, first if self.factor == 1.0 else self.factor * first),)
+        total = sum(others, first if self.factor == 1.0 else self.factor * first)
+        return (total if self.weight is None else total * self.weight,)
 
 
 class Lookup(nn.Module):  # type: ignore[misc]
@@ -168,7 +171,7 @@ def _step(operator: Operator, *, settings: Settings, context: Context, again: bo
         case OperatorKind.ACTIVATION:
             return Gate() if len(operator.inputs) > 1 else Activation(operator, settings=settings)
         case OperatorKind.RESIDUAL:
-            return NativeResidual(settings.residual_factor if operator.joins_stream else 1.0)
+            return NativeResidual(operator, settings=settings)
         case OperatorKind.EMBEDDING:
             return Lookup(operator, settings=settings, context=context)
         case OperatorKind.ROUTE:
@@ -189,6 +192,8 @@ def _names(operator: Operator) -> list[str]:
     if operator.kind is OperatorKind.GROUPED_LINEAR:
         count = len(operator.writes)
         return [f"weights.{i}" if i < count else f"biases.{i - count}" for i in range(len(operator.parameters))]
+    if operator.kind is OperatorKind.RESIDUAL:
+        return ["weight"][: len(operator.parameters)]
     if operator.kind is OperatorKind.NORM and len(operator.reads) == 1:
         return ["parts.0.weight", "parts.0.bias"][: len(operator.parameters)]
     count = len(operator.reads) if operator.kind is OperatorKind.NORM else len(operator.writes)

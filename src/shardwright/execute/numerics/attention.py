@@ -19,13 +19,14 @@ from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Value
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import AttentionShape, Mask
+from shardwright.model.ir.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """The core: local query heads against the key heads that they read.
 
-    Scores are divided by the root of a key head's width, and multiplied with the settings' factor.
+    Scores are divided by the root of a key head's width (unless they are plain), and multiplied with the settings' factor.
     Inputs: q k v in one, or q and (k, v) in two (cross-attention: keys' positions are the memory's). Keys may be those of more positions
     than the queries (`Place.key_positions`).
     Where positions are split, keys and values are passed round (`groups["ring"]`; in backward with the gradients that their owner is to
@@ -160,7 +161,12 @@ def tempered(place: OperatorShare, query: torch.Tensor) -> torch.Tensor:
 
 def _scale(place: OperatorShare) -> float:
     """What products of queries with keys are multiplied by."""
-    return float(shape_of(place).head_dim ** -0.5 * place.settings.score_factor)
+    return score_scale(shape_of(place), place.settings)
+
+
+def score_scale(shape: AttentionShape, settings: Settings) -> float:
+    """The settings' factor over the root of a key head's width; the factor alone where scores are plain."""
+    return float(settings.score_factor if settings.plain_scores else shape.head_dim**-0.5 * settings.score_factor)
 
 
 def _scores(

@@ -22,9 +22,9 @@ class Norm:
     """y = (x - mean) / sqrt(var + eps) x gain + bias; without a bias mean is 0, unless the settings centre norms of the stream.
 
     The first `reads` extents are normed, each over blocks as wide as its gain (without a gain: one head), or in so many equal parts as the
-    operator has groups, and those that follow pass through (a value that the input lacks is the last extent that it has: shared keys and
-    values). Where a block is cut over `groups["hidden"]`, its sums are reduced, forward and backward; a head that several devices hold
-    counts once.
+    operator has groups, and those that follow pass through. A value that the input lacks, normed or not, is the last extent that it has
+    (shared keys and values). Where a block is cut over `groups["hidden"]`, its sums are reduced, forward and backward; a head that several
+    devices hold counts once.
     """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
@@ -33,19 +33,20 @@ class Norm:
         outputs, own = [], []
         parts = _parts(place)
         for part in parts:
-            if is_fused(part, values[part.index], weights):
-                y, mean, scale = fused(part, _blocks(values[part.index], part), weights, eps=place.settings.eps)
-                outputs.append(y.reshape(values[part.index].shape))
+            whole = values[_source(part.index, values)]
+            if is_fused(part, whole, weights):
+                y, mean, scale = fused(part, _blocks(whole, part), weights, eps=place.settings.eps)
+                outputs.append(y.reshape(whole.shape))
                 own += [mean, scale, scale.new_ones(1)]
                 continue
-            x = _blocks(fine(values[part.index]), part)
+            x = _blocks(fine(whole), part)
             copies = yield from _copies(place, part, x)
             mean, scale = yield from _statistics(place, part, x, copies)
             y = _centred(x, mean, part) * scale
-            outputs.append(_affine(y, part, weights).reshape(values[part.index].shape).to(values[part.index].dtype))
+            outputs.append(_affine(y, part, weights).reshape(whole.shape).to(whole.dtype))
             own += [mean, scale, copies if copies is not None else x.new_ones(1)]
-        passed = [values[min(i, len(values) - 1)] for i in range(len(parts), len(place.operator.writes))]
-        return (*outputs, *passed), SavedTensors(inputs=(only(values, *(part.index for part in parts)),), own=tuple(own))
+        passed = [values[_source(i, values)] for i in range(len(parts), len(place.operator.writes))]
+        return (*outputs, *passed), SavedTensors(inputs=(only(values, *(_source(p.index, values) for p in parts)),), own=tuple(own))
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
@@ -55,9 +56,10 @@ class Norm:
         found: dict[int, torch.Tensor] = {}
         parts = _parts(place)
         for part in parts:
-            x = values[part.index]
+            source = _source(part.index, values)
+            x = values[source]
             if is_fused(part, x, weights):
-                found[part.index] = fused_input_grad(part, _blocks(x, part), given(grads[part.index]), _kept(part, saved), weights)
+                _added(found, source, fused_input_grad(part, _blocks(x, part), given(grads[part.index]), _kept(part, saved), weights))
                 continue
             y, scale, copies = _normed(part, saved)
             g = fine(given(grads[part.index])).reshape(y.shape)
@@ -71,10 +73,9 @@ class Norm:
             dx = torch.addcmul(g, y, share / copies if part.split else share, value=-1)
             if part.centred:
                 dx -= part.spread(mean[..., part.groups :])
-            found[part.index] = dx.mul_(scale).reshape(x.shape).to(x.dtype)
+            _added(found, source, dx.mul_(scale).reshape(x.shape).to(x.dtype))
         for i in range(len(parts), len(place.operator.writes)):
-            source = min(i, len(values) - 1)
-            found[source] = found[source] + given(grads[i]) if source in found else given(grads[i])
+            _added(found, _source(i, values), given(grads[i]))
         return (returned(values, found),)
 
     def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
@@ -82,7 +83,7 @@ class Norm:
         yield from ()
         found: dict[str, torch.Tensor] = {}
         for part in _parts(place):
-            x = saved.inputs[0][part.index]
+            x = saved.inputs[0][_source(part.index, saved.inputs[0])]
             if is_fused(part, x, weights):
                 found |= fused_weight_grad(part, _blocks(x, part), given(grads[part.index]), _kept(part, saved), weights)
                 continue
@@ -93,6 +94,16 @@ class Norm:
             if part.bias:
                 found[part.bias] = g.sum((0, 1, 2))
         return {p.name: found[p.name] for p in place.operator.parameters if p.trainable}
+
+
+def _source(index: int, values: Values) -> int:
+    """Which of the values an extent is read from."""
+    return min(index, len(values) - 1)
+
+
+def _added(found: dict[int, torch.Tensor], source: int, gradient: torch.Tensor) -> None:
+    """Add a gradient to that of its source."""
+    found[source] = found[source] + gradient if source in found else gradient
 
 
 def _parts(place: OperatorShare) -> list[NormPart]:
@@ -177,7 +188,7 @@ def _kept(part: NormPart, saved: SavedTensors) -> tuple[torch.Tensor, torch.Tens
 def _normed(part: NormPart, saved: SavedTensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(normed input by blocks, its scale, copies of each element)."""
     mean, scale, copies = _kept(part, saved)
-    x = _blocks(fine(saved.inputs[0][part.index]), part)
+    x = _blocks(fine(saved.inputs[0][_source(part.index, saved.inputs[0])]), part)
     return _centred(x, mean, part) * scale, scale, copies
 
 

@@ -6,7 +6,16 @@ from math import ceil, floor, log, pi
 
 import torch
 
-from shardwright.model.ir.settings import DynamicRotary, GridRotary, LongerRotary, LongRotary, Settings, TextRotary, YarnRotary
+from shardwright.model.ir.settings import (
+    DynamicRotary,
+    GridRotary,
+    LongerRotary,
+    LongRotary,
+    ProportionalRotary,
+    Settings,
+    TextRotary,
+    YarnRotary,
+)
 
 LEAST_RAMP = 1e-3
 """Pairs between the bounds of a YaRN whose bounds are one."""
@@ -14,7 +23,7 @@ LEAST_RAMP = 1e-3
 
 def turned_pairs(settings: Settings, width: int) -> int:
     """Pairs of a head of `width` elements that are turned."""
-    if settings.turns is not None:
+    if isinstance(settings.turns, GridRotary):
         parts = len(settings.turns.axes)
         return parts * (width // parts // 2)
     return int(width * settings.rope_share) // 2
@@ -48,6 +57,8 @@ def _one_axis(settings: Settings, half: int, *, length: int, on: torch.device) -
         case LongRotary() as longer:
             factors = longer.long if length > longer.trained else longer.short
             return rates / torch.tensor(factors, device=on, dtype=torch.float64)
+        case ProportionalRotary(share=share, factor=factor):
+            return torch.where(torch.arange(half, device=on) < share * 2 * half // 2, rates / factor, 0.0)
     return rates
 
 

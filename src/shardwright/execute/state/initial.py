@@ -73,7 +73,7 @@ class InitialValues:
     def _made(self, key: Key, operator: Operator, parameter: str, numbers: np.ndarray) -> np.ndarray:
         word = parameter.split(".", 1)[1] if "." in parameter else parameter
         stepped = parameter.rpartition(".")[2] == "dt_bias" or (operator.name.endswith("dt_proj") and "bias" in word)
-        if operator.kind is OperatorKind.NORM:
+        if operator.kind in (OperatorKind.NORM, OperatorKind.RESIDUAL):
             return np.full(numbers.shape, 0.0 if word.endswith("bias") else 1.0)
         if stepped:
             steps = np.exp(log(STEPS[0]) + self._uniform(key, numbers) * log(STEPS[1] / STEPS[0]))

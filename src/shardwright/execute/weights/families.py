@@ -16,6 +16,8 @@ from shardwright.execute.weights.layers import (
     CODE,
     EXPERTS,
     FUSED_GATE,
+    GEMMA2,
+    GEMMA4,
     GPT2,
     GPTJ,
     LATENT,
@@ -286,13 +288,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "DeepseekV3ForCausalLM": Family(name="DeepseekV3ForCausalLM", outer=OUTER, layers=LATENT, predictors=PREDICTOR),
     "GemmaForCausalLM": Family(name="GemmaForCausalLM", outer=one_more(OUTER), layers=one_more(LLAMA)),
     **{
-        architecture: Family(
-            name=architecture,
-            outer=one_more(OUTER),
-            layers=one_more({**LLAMA, **POST_NORMS, **norm("norm2", "pre_feedforward_layernorm")}),
-        )
+        architecture: Family(name=architecture, outer=one_more(OUTER), layers=one_more(GEMMA2))
         for architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
     },
+    "Gemma4ForCausalLM": Family(name="Gemma4ForCausalLM", outer=OUTER, layers=GEMMA4),
     **{
         architecture: Family(
             name=architecture,

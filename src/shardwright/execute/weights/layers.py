@@ -144,6 +144,19 @@ def t5_layer(last: int) -> dict[str, Rule]:
     }
 
 
+GEMMA2 = {**LLAMA, **POST_NORMS, **norm("norm2", "pre_feedforward_layernorm")}
+GEMMA4 = {
+    **GEMMA2,
+    **linear("qk", "self_attn.q_proj"),
+    **linear("qk:1", "self_attn.k_proj"),
+    **plain(residual2__weight="layer_scalar", router_norm__weight="router.scale", route__expert_scale="router.per_expert_scale"),
+    **linear("router", "router.proj"),
+    **norm("mlp_norm", "post_feedforward_layernorm_1"),
+    **norm("expert_norm", "pre_feedforward_layernorm_2"),
+    **norm("moe_norm", "post_feedforward_layernorm_2"),
+    **side_by_side("experts.up.weight", "experts.gate_up_proj", turned=True),
+    "experts.down.weight": Rule(tensor="experts.down_proj", turned=True),
+}
 CLIP = {
     **norm("norm1", "layer_norm1"),
     **norm("norm2", "layer_norm2"),

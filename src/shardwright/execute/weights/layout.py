@@ -18,7 +18,7 @@ from shardwright.model.blocks.predictor import MODULE
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings
-from shardwright.model.ir.tensor import Parameter
+from shardwright.model.ir.tensor import Dim, Parameter
 from shardwright.model.trained import LEFT_OUT
 from shardwright.program.layout.layout import Box, Interval, count, normal
 
@@ -139,7 +139,9 @@ def _placed(model: Model, block: int, rule: Rule, name: str) -> tuple[tuple[int,
     out = 0 if rule.middle or len(sizes) == 1 else len(sizes) - 1
     rows, width = _rows(operators, rule, parameter, out, settings=model.settings)
     own = list(range(1 if "{expert}" in rule.tensor else 0, len(sizes)))
-    dims = own[::-1] if rule.turned else own
+    # Experts that are one tensor stay its first dim.
+    first = 1 if len(own) > 2 and parameter.extents[own[0]].dim is Dim.EXPERTS else 0
+    dims = [*own[:first], *own[first:][::-1]] if rule.turned else own
     placed = [width if d == out else sizes[d] for d in dims]
     if rule.middle:
         dims.insert(1, -1)

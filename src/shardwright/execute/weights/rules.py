@@ -14,7 +14,7 @@ class Rule:
 
     Args:
         tensor: its name; ``{layer}`` is the number of the layer, ``{expert}`` of the expert (then a tensor holds one expert).
-        turned: the tensor is (out, in), ours (in, out).
+        turned: the tensor is (out, in), ours (in, out), of every expert where it has all.
         middle: the tensor has a dim of one element behind the first (weights of a convolution).
         folded: its last dims are channels, rows and columns of pixels, ours one (`ImageInput.patch`).
         gridded: its first dims are rows and columns of a table of positions, ours one (`Settings.stretched`).
@@ -121,10 +121,10 @@ def one_more(rules: Rules) -> dict[str, Rule]:
     return {name: replace(rule, add=1.0) if "norm" in name and name.endswith("weight") else rule for name, rule in rules.items()}
 
 
-def side_by_side(name: str, tensor: str) -> dict[str, Rule]:
+def side_by_side(name: str, tensor: str, *, turned: bool = False) -> dict[str, Rule]:
     """Two parameters that are one tensor, the second's elements behind the first's."""
     both = (name, f"{name}.1")
-    return {one: Rule(tensor=tensor, beside=both) for one in both}
+    return {one: Rule(tensor=tensor, beside=both, turned=turned) for one in both}
 
 
 def either_way(rules: Rules) -> dict[str, Rule]:

@@ -7,6 +7,7 @@ Every function returns operators that chain onto the name `source`, by default t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -95,13 +96,13 @@ def head_extents(shape: AttentionShape) -> tuple[Extent, Extent, Extent, Extent]
     )
 
 
-def qk_norm_operator(*, source: str, shape: AttentionShape, width: QkNorm) -> Operator:
-    """RMSNorm of queries and keys before the core; values pass through."""
+def qk_norm_operator(*, source: str, shape: AttentionShape, width: QkNorm, values: bool = False) -> Operator:
+    """RMSNorm of queries and keys before the core; values pass through, or are normed by head without a gain (`values`)."""
     query, key, value, _ = head_extents(shape)
     gain = Extent(dim=Dim.HIDDEN, size=shape.head_dim)
     gains = {QkNorm.HEAD: (gain, gain), QkNorm.WIDTH: (query, key), QkNorm.PLAIN: ()}[width]
     weights = tuple(Parameter(name=f"{n}_norm.weight", extents=(e,)) for n, e in zip("qk", gains, strict=False))
-    reads, writes = (query, key), (query, key, value)
+    reads, writes = (query, key, value) if values else (query, key), (query, key, value)
     return step("qk_norm", OperatorKind.NORM, OperatorClass.ATTN, source=source, reads=reads, writes=writes, parameters=weights)
 
 
@@ -153,6 +154,7 @@ def attention_operators(
     bias: bool = False,
     output_bias: bool = False,
     qk_norm: QkNorm | bool = False,
+    value_norm: bool = False,
     rotary: bool = True,
     tempered: bool = False,
     distances: Parameter | None = None,
@@ -160,15 +162,15 @@ def attention_operators(
 ) -> tuple[Operator, ...]:
     """Grouped-query attention from the normed input to the projected output (no norm, no residual).
 
-    `qk_norm` True is a gain per element of a head (`QkNorm.HEAD`). `tempered`: queries grow with their position. `distances`: a table
-    of biases of the scores.
+    `qk_norm` True is a gain per element of a head (`QkNorm.HEAD`); with `value_norm` values are normed too, without a gain. `tempered`:
+    queries grow with their position. `distances`: a table of biases of the scores.
     """
     query, key, value, out = head_extents(shape)
     width = hidden_extent(hidden)
     operators = [linear("qkv", source=source, reads=(width,), writes=(query, key, value), klass=OperatorClass.ATTN, bias=bias)]
     if qk_norm:
         kind = qk_norm if isinstance(qk_norm, QkNorm) else QkNorm.HEAD
-        operators.append(qk_norm_operator(source="qkv", shape=shape, width=kind))
+        operators.append(qk_norm_operator(source="qkv", shape=shape, width=kind, values=value_norm))
     if rotary:
         operators.append(rotary_operator(inputs=(operators[-1].name,), shape=shape))
     operators.append(core_operator("core", source=operators[-1].name, shape=shape, tempered=tempered, distances=distances))
@@ -207,6 +209,7 @@ def layer_block(
     norm_bias: bool = False,
     pre_norms: bool = True,
     post_norms: bool = False,
+    scaled: bool = False,
 ) -> Block:
     """A residual layer around given sub-blocks: x + attention(norm1 x), then x + feed_forward(norm2 x).
 
@@ -214,6 +217,7 @@ def layer_block(
         attention: operators whose source is ``norm1`` (`INPUT` without `pre_norms`); the last one's output joins the stream.
         feed_forward: operators whose source is ``norm2`` (``residual1`` without `pre_norms`).
         pre_norms: norms before the sub-blocks. post_norms: norms of their outputs before they join the stream (Gemma 2, GLM-4, OLMo 2).
+        scaled: the layer's output is multiplied with a stored number that nobody trains (Gemma 4).
     """
 
     def joined(index: int, operators: tuple[Operator, ...], skip: str) -> tuple[Operator, ...]:
@@ -223,7 +227,11 @@ def layer_block(
         added = residual(f"residual{index}", source=after[0].name if after else last, skip=skip, hidden=hidden)
         return (*before, *operators, *after, added)
 
-    return Block(name=name, operators=(*joined(1, attention, INPUT), *joined(2, feed_forward, "residual1")))
+    *operators, last = (*joined(1, attention, INPUT), *joined(2, feed_forward, "residual1"))
+    if scaled:
+        number = Parameter(name=f"{last.name}.weight", extents=(hidden_extent(1),), trainable=False, counted=False)
+        last = replace(last, parameters=(number,))
+    return Block(name=name, operators=(*operators, last))
 
 
 def parallel_block(

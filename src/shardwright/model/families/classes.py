@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 BY_LAYER: Final = "rotary positions that differ by type of layer"
+PROPORTIONAL: Final = "proportional"
+"""A kind of rotary positions: see `ProportionalRotary`."""
 FACTORS: Final = (
     "embedding_multiplier",
     "attention_multiplier",
@@ -26,7 +28,7 @@ class ClassSettings:
         eps: of norms. rope_base: of rotary positions; 0: the family has none. rope_share: it reads which part of a head is turned.
         usual_share: that part where it is not written. turned: or how many elements, under ``rotary_dim``.
         local_base: of layers with a window, which are not made longer, where it is not written; 0: as of the others; None: all turn alike.
-        rope: how positions are turned where nothing is written of it.
+        rope: how positions are turned where nothing is written of it. kinds: further kinds of rotary positions that it knows.
         axes: pairs of a head that turn by time, row and column of a text with images, where ``mrope_section`` is not written; () = none do.
         first_position: row of the first token's learned position. centred: norms take the mean away without a bias.
         scores_add_up: those of chosen experts do where ``norm_topk_prob`` is not written; None: not known of this class, and computed so.
@@ -56,6 +58,7 @@ class ClassSettings:
     local_base: float | None = None
     rope: Mapping[str, Any] = field(default_factory=dict)
     axes: tuple[int, ...] = ()
+    kinds: tuple[str, ...] = ()
     first_position: int = 0
     centred: bool = False
     trained: int = 0
@@ -86,6 +89,10 @@ _NO_ROTARY: Final = ClassSettings(eps=1e-5, rope_base=0.0)
 _GEMMA: Final = ClassSettings(activation="gelu_pytorch_tanh", embed_scaled=True)
 _OSS: Final = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
 _CORE_CAP: Final = ("attn_logit_softcapping",)
+_GEMMA4_ROPE: Final = {
+    "full_attention": {"rope_type": PROPORTIONAL, "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+}
 _T5: Final = ClassSettings(
     rope_base=0.0,
     plain_scores=True,
@@ -107,6 +114,18 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     "GemmaForCausalLM": replace(_GEMMA, legacy={"gelu": "gelu_pytorch_tanh"}),
     "Gemma2ForCausalLM": replace(_GEMMA, score_width=256.0, final_cap=30.0, reads_cap=True),
     "Gemma3ForCausalLM": replace(_GEMMA, rope_base=1e6, local_base=10000.0, score_width=256.0, reads_cap=True, leaves_out=_CORE_CAP),
+    "Gemma4ForCausalLM": replace(
+        _GEMMA,
+        rope_base=1e6,
+        local_base=10000.0,
+        rope=_GEMMA4_ROPE,
+        kinds=(PROPORTIONAL,),
+        plain_scores=True,
+        scores_add_up=True,
+        reads_norm=False,
+        reads_cap=True,
+        leaves_out=_CORE_CAP,
+    ),
     "Olmo3ForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0, local_base=0.0),
     "Exaone4ForCausalLM": ClassSettings(eps=1e-5),
     "GptOssForCausalLM": ClassSettings(eps=1e-5, rope_base=150000.0, scores_add_up=True, reads_norm=False, rope=_OSS),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import (
@@ -23,10 +25,16 @@ from shardwright.model.blocks.dense import (
 from shardwright.model.blocks.experts import expert_operators, router_operators
 from shardwright.model.blocks.windows import windows_of
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.fields import MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Fields
+from shardwright.model.ir.fields import MAX_CONTEXT, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import AttentionShape, ExpertShape, Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
+
+USUAL_WINDOW: Final = 512
+USUAL_PERIOD: Final = 6
+USUAL_HEAD_DIM: Final = 512
+"""Of `Gemma4TextConfig`: keys that a query sees, layers of which the last sees all, width of a head in those."""
+PER_LAYER: Final = "per_layer_config"
 
 
 def build_gemma4(fields: Fields) -> Model:
@@ -37,41 +45,76 @@ def build_gemma4(fields: Fields) -> Model:
         fields.unsupported("num_kv_shared_layers (layers that share keys and values) other than 0")
     if fields.flag("use_double_wide_mlp", default=False):
         fields.unsupported("use_double_wide_mlp = true")
-    if not fields.present("layer_types"):
-        fields.missing("layer_types")
-    windows = windows_of(fields, layers=fields.layers())
-    return configured_model(fields, layers=blocks_of(zip(windows), partial(_layer, fields)), tied=True)
+    fields.aside("vocab_size_per_layer_input")  # rows of a table that is not there
+    if fields.present("use_bidirectional_attention"):
+        # Tokens of one image see each other; a text alone has none.
+        fields.choice("use_bidirectional_attention", allowed=("vision",))
+    windows = _windows(fields)
+    return configured_model(fields, layers=blocks_of(zip(windows), partial(_layer, fields, wide=_wide(fields, windows))), tied=True)
 
 
-def _layer(fields: Fields, window: int) -> Block:
-    hidden, attention = fields.hidden(), _attention(fields, window=window)
+def _windows(fields: Fields) -> tuple[int, ...]:
+    """Window of each layer, 0 = all keys, as the last one has whatever is written."""
+    layers = fields.layers()
+    if fields.present("layer_types"):
+        windows = windows_of(fields, layers=layers, usual=USUAL_WINDOW)
+    else:
+        window = fields.integer("sliding_window", maximum=MAX_CONTEXT, default=USUAL_WINDOW)
+        windows = tuple(window if (i + 1) % USUAL_PERIOD else 0 for i in range(layers))
+    return (*windows[:-1], 0)
+
+
+def _wide(fields: Fields, windows: tuple[int, ...]) -> tuple[int, int]:
+    """(width of a head, key heads) of layers that see all keys: as published files write them, or layer by layer, as Transformers does."""
+    listed = fields.optional_section(PER_LAYER)
+    heads = fields.kv_heads()
+    if listed is not None:
+        width, kv_heads = _listed(fields, listed, full=[i for i, window in enumerate(windows) if not window])
+    else:
+        shared = fields.flag("attention_k_eq_v", default=False)
+        width = fields.integer("global_head_dim", maximum=MAX_HEAD_DIM, default=USUAL_HEAD_DIM)
+        kv_heads = fields.integer("num_global_key_value_heads", maximum=MAX_HEADS, default=heads) if shared else heads
+    if fields.heads() % kv_heads:
+        fields.fail(f"num_global_key_value_heads = {kv_heads} does not divide the {fields.heads()} query heads", hint="choose a divisor")
+    return width, kv_heads
+
+
+def _listed(fields: Fields, listed: Fields, *, full: Sequence[int]) -> tuple[int, int]:
+    """The same of `PER_LAYER`: what an entry has not is as in layers with a window."""
+    entries = [listed.mapping.get(str(i), {}) for i in full]
+    if set(listed.mapping) - {str(i) for i in full} or any(entry != entries[0] for entry in entries) or not isinstance(entries[0], Mapping):
+        fields.unsupported(f"{PER_LAYER} by which other layers differ than those that see all keys, or those among each other")
+    if set(entries[0]) - {"head_dim", "num_key_value_heads"}:
+        fields.unsupported(f"{PER_LAYER} of more than head_dim and num_key_value_heads")
+    listed.aside(*listed.mapping)
+    entry = fields.inner(entries[0], f"{PER_LAYER}[{full[0]}]")
+    width = entry.optional_integer("head_dim", maximum=MAX_HEAD_DIM) or fields.integer("head_dim", maximum=MAX_HEAD_DIM)
+    return width, entry.integer("num_key_value_heads", maximum=MAX_HEADS, default=fields.kv_heads())
+
+
+def _layer(fields: Fields, window: int, *, wide: tuple[int, int]) -> Block:
+    hidden, attention = fields.hidden(), _attention(fields, window=window, wide=wide)
     feed = mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
     if fields.flag("enable_moe_block", default=False):
         feed = (*feed, *_experts_beside(fields))
-    return layer_block("layer_window" if window else "layer", hidden=hidden, attention=attention, feed_forward=feed, post_norms=True)
+    name = "layer_window" if window else "layer"
+    return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed, post_norms=True, scaled=True)
 
 
-def _attention(fields: Fields, *, window: int) -> tuple[Operator, ...]:
+def _attention(fields: Fields, *, window: int, wide: tuple[int, int]) -> tuple[Operator, ...]:
     """Grouped-query attention; in full layers with ``attention_k_eq_v`` one projection gives keys and values (normed apart)."""
     hidden, heads = fields.hidden(), fields.heads()
     bias = fields.flag("attention_bias", default=False)
-    if window:
-        head_dim, kv_heads = fields.integer("head_dim", maximum=MAX_HEAD_DIM), fields.kv_heads()
-        shared = False
-    else:
-        head_dim = fields.integer("global_head_dim", maximum=MAX_HEAD_DIM)
-        shared = fields.flag("attention_k_eq_v", default=False)
-        kv_heads = fields.integer("num_global_key_value_heads", maximum=MAX_HEADS) if shared else fields.kv_heads()
-        if heads % kv_heads:
-            fields.fail(f"num_global_key_value_heads = {kv_heads} does not divide the {heads} query heads", hint="choose a divisor")
+    head_dim, kv_heads = (fields.integer("head_dim", maximum=MAX_HEAD_DIM), fields.kv_heads()) if window else wide
+    shared = not window and fields.flag("attention_k_eq_v", default=False)
     shape = AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=head_dim, window=window)
     if not shared:
-        return attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=True)
+        return attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=True, value_norm=True)
     query, key, _, out = head_extents(shape)
     width, klass = hidden_extent(hidden), OperatorClass.ATTN
     return (
         linear("qk", source="norm1", reads=(width,), writes=(query, key), klass=klass, bias=bias),
-        qk_norm_operator(source="qk", shape=shape, width=QkNorm.HEAD),
+        qk_norm_operator(source="qk", shape=shape, width=QkNorm.HEAD, values=True),
         rotary_operator(inputs=("qk_norm",), shape=shape),
         core_operator("core", source="rotary", shape=shape),
         linear("proj", source="core", reads=(out,), writes=(width,), klass=klass, bias=bias),
@@ -81,7 +124,7 @@ def _attention(fields: Fields, *, window: int) -> tuple[Operator, ...]:
 def _experts_beside(fields: Fields) -> tuple[Operator, ...]:
     """Experts that read the layer's stream beside the feed-forward; both outputs are normed and added.
 
-    The router's input norm has a scale of its own, and every expert a stored factor.
+    The router's input norm has a scale of its own, its scores are divided by the root of the width, and every expert has a factor.
     """
     hidden = fields.hidden()
     count = fields.integer("num_experts", maximum=MAX_EXPERTS)
@@ -93,7 +136,7 @@ def _experts_beside(fields: Fields) -> tuple[Operator, ...]:
     return (
         norm("mlp_norm", source="down", hidden=hidden),
         norm("router_norm", source="residual1", hidden=hidden),
-        router,
+        replace(router, factors=(hidden**-0.5,)),
         replace(route, parameters=(*route.parameters, scale)),
         norm("expert_norm", source="residual1", hidden=hidden),
         *routed,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from shardwright.model.blocks.windows import FULL, SLIDING
 from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields
-from shardwright.model.ir.settings import DynamicRotary, Longer, LongerRotary, LongRotary, TextRotary, YarnRotary
+from shardwright.model.ir.settings import DynamicRotary, Longer, LongerRotary, LongRotary, ProportionalRotary, TextRotary, YarnRotary
 
 COMPUTED: Final = ("default", "llama3", "linear", "yarn", "dynamic", "longrope")
 """Kinds of rotary positions."""
@@ -74,6 +74,9 @@ def longer_of(config: Mapping[str, Any], *, source: str) -> Longer | None:
             return DynamicRotary(factor=_factor(fields), trained=_context(config, source))
         case "yarn":
             return _yarn(fields, trained=_trained(config, fields, source), context=number_of(config.get("max_position_embeddings")))
+        case "proportional":
+            share = fields.number("partial_rotary_factor", minimum=0.0, maximum=1.0, default=1.0)
+            return ProportionalRotary(share=share, factor=_factor(fields, default=1.0))
         case "longrope":
             return _long(fields, trained=_trained(config, fields, source), config=config)
     return None

@@ -72,6 +72,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         step_limits=_step_limits(config, model, own, fields),
         gate_limit=fields.number("swiglu_limit", minimum=1e-3, maximum=1e6, default=7.0) if _clamped(model) else 7.0,
         score_factor=latent_score_factor(config, longer=longer) * _width_factor(fields, own),
+        plain_scores=own.plain_scores,
         norms_centred=own.centred,
         embed_factor=sqrt(fields.hidden()) if own.embed_scaled else _factor(fields, own, "embedding_multiplier"),
         residual_factor=_factor(fields, own, "residual_multiplier"),
@@ -200,8 +201,6 @@ def _width_factor(fields: Fields, own: ClassSettings) -> float:
     """Of scores that are divided by the root of another width than a head's, or have a factor in place of one over that."""
     if "attention_multiplier" in own.factors:
         return _factor(fields, own, "attention_multiplier") * sqrt(fields.head_dim())
-    if own.plain_scores:
-        return sqrt(fields.integer("d_kv", maximum=MAX_HEAD_DIM))
     if not own.score_width:
         return 1.0
     width = fields.number("query_pre_attn_scalar", minimum=1e-3, maximum=1e6, default=own.score_width)
@@ -246,13 +245,16 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
     if not own.rope_base:
         return ()
     rope = rope_of(config)
-    kind, share = kind_of(rope), share_of(config, usual=own.usual_share)
+    kind = kind_of(rope)
+    known = (*COMPUTED, *own.kinds)
+    # What turns in proportion has a share of its own (`ProportionalRotary`).
+    share = 1.0 if kind in own.kinds else share_of(config, usual=own.usual_share)
     widths = [o.reads[0].quantum for b in model.blocks for o in b.operators if o.kind is OperatorKind.ROTARY]
     unlisted = kind == "longrope" and longer_of({ORIGINAL: own.trained or None, **config}, source=model.architecture) is None
     odd = not config.get("kv_lora_rank") and any(int(width * (min(share, 1.0) if own.rope_share else 1.0)) % 2 for width in widths)
     local, local_kind = number_of(config.get("rope_local_base_freq")), kind_of(local_rope_of(config))
     return (
-        f"rotary positions of kind {kind}" if kind not in COMPUTED else "",
+        f"rotary positions of kind {kind}" if kind not in known else "",
         f"rotary positions of kind {kind} of a text with images" if own.axes and kind in BY_LENGTH else "",
         "rotary positions without a factor for every pair (longrope)" if unlisted else "",
         BY_LAYER if local_rope_of(config) and own.local_base is None else "",

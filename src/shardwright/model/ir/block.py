@@ -78,4 +78,4 @@ class Block:
     @property
     def num_parameters(self) -> int:
         """Elements stored by one copy of the block (tied weights count at their owner)."""
-        return sum(p.size for o in self.operators for p in o.parameters if not p.tied_to)
+        return sum(p.size for o in self.operators for p in o.parameters if p.counted and not p.tied_to)

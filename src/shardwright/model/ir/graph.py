@@ -111,7 +111,7 @@ class Model:
         total = 0
         for run in self.runs:
             for operator in self.blocks[run.block].operators:
-                size = sum(p.size for p in operator.parameters if not p.tied_to)
+                size = sum(p.size for p in operator.parameters if p.counted and not p.tied_to)
                 if operator.experts is not None and operator.kind.value == "grouped-linear":
                     size = size * operator.experts.topk // operator.experts.experts
                 total += size * run.count

@@ -79,7 +79,24 @@ class LongRotary:
     scale: float = 1.0
 
 
-Longer = LongerRotary | YarnRotary | DynamicRotary | LongRotary
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProportionalRotary:
+    """The first pairs of a head, a `share` of all, turn as they would in a head that is turned whole; the others do not turn.
+
+    Not as with `Settings.rope_share`, element i is turned with i + half of the whole head: of 8 elements and a share of 0.5, 0 with 4 and
+    1 with 5.
+
+    Args:
+        factor: all of them turn so much slower.
+
+    Source: the field ``rope_parameters`` of Gemma 4's configurations, type ``proportional``.
+    """
+
+    share: float
+    factor: float = 1.0
+
+
+Longer = LongerRotary | YarnRotary | DynamicRotary | LongRotary | ProportionalRotary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +190,7 @@ class Settings:
             which are turned; not of latent attention. rope_pairs: published weights of latent attention have turned elements as pairs.
         local_rope_base: of layers whose queries see a window, which then are not made longer; 0: they turn as all do.
         first_position: row of a table of learned positions that the first token reads.
-        eps: of norms. score_factor: of scores of attention, beside one over the root of a head's width.
+        eps: of norms. score_factor: of scores of attention, beside one over the root of a head's width. plain_scores: without that one.
         norms_centred: norms of the stream take the mean away even where they have no bias.
         embed_factor: of rows of the embedding, not where its table is tied to the head.
         residual_factor: of what joins the stream of a layer. logits_factor: of logits. logits_cap: bound of logits x behind that,
@@ -199,6 +216,7 @@ class Settings:
     local_rope_base: float = 0.0
     first_position: int = 0
     score_factor: float = 1.0
+    plain_scores: bool = False
     norms_centred: bool = False
     embed_factor: float = 1.0
     residual_factor: float = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -71,6 +71,7 @@ class Parameter:
         extents: its shape.
         klass: selected by shard rules.
         trainable: frozen parameters have no gradient and no optimizer state.
+        counted: among a model's parameters; not a number that files keep beside them (a buffer).
     """
 
     name: str
@@ -78,6 +79,7 @@ class Parameter:
     klass: ParameterClass = ParameterClass.DENSE
     tied_to: str = ""
     trainable: bool = True
+    counted: bool = field(default=True, repr=False)
 
     @property
     def size(self) -> int:
