@@ -35,6 +35,7 @@ def check_split(
     memory: Sequence[Indices] = (),
     groups: Sequence[str] = (),
     integers: Mapping[int, torch.Tensor] | None = None,
+    everywhere: Sequence[int] = (),
     length: int = 8,
     seed: int = 3,
 ) -> None:
@@ -42,7 +43,7 @@ def check_split(
 
     Args:
         producers: extents of each input. cuts: of each device. positions: of each device. groups: names of the group of all devices.
-        integers: inputs that are ids or labels, by number.
+        integers: inputs that are ids or labels, by number. everywhere: those that every device has of all positions.
     """
     generator = torch.Generator().manual_seed(seed)
     integers = integers or {}
@@ -81,7 +82,9 @@ def check_split(
         boxes = [[b if i == 0 else [(memory[d], x) for _, x in b] for i, b in enumerate(boxes[d])] for d in devices]
     local = [
         tuple(
-            (v[0][:, rows_of(own[d])],) if i in integers else tuple(_part(t, *box) for t, box in zip(v, boxes[d][i], strict=True))
+            (v if i in everywhere else (v[0][:, rows_of(own[d])],))
+            if i in integers
+            else tuple(_part(t, *box) for t, box in zip(v, boxes[d][i], strict=True))
             for i, v in enumerate(inputs)
         )
         for d in devices

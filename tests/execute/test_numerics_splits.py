@@ -27,7 +27,7 @@ from shardwright.model.blocks.mamba import MambaShape, SelectiveShape, mamba1_op
 from shardwright.model.blocks.mla import LatentShape, mla_operators
 from shardwright.model.families.encoder_decoder import cross_attention_operators
 from shardwright.model.ir.operator import AttentionShape, Mask, Operator, OperatorClass, ScanShape
-from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.cell_structure import CellStructure
 from shardwright.program.layout.cells import class_trees, stage_cells
 from shardwright.strategy.text.parser import parse_plan
@@ -37,6 +37,8 @@ SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=4, value_dim=4)
 HIDDEN = hidden_extent(12)
 ZIGZAG = (((0, 2), (6, 8)), ((2, 6),))
 THREE = (((0, 3),), ((3, 4),), ((4, 8),))
+RUNS = torch.tensor([[-1, 0, 0, 0, 0, -1, 1, 1], [0, 0, 0, 0, 0, 0, -1, -1]])
+"""Of image tokens in two texts."""
 
 
 def parts(dim: Dim, *ends: int) -> list[dict[Dim, tuple[int, int]]]:
@@ -78,6 +80,13 @@ def test_norms_of_queries_and_keys(kind: QkNorm, ends: tuple[int, ...]) -> None:
     made = named(attention_operators(source="input", hidden=12, shape=SHAPE, qk_norm=kind))
     groups = ["hidden"] if kind is QkNorm.WIDTH else []
     check_split(made["qk_norm"], [made["qkv"].writes], parts(Dim.HEADS, *ends), groups=groups)
+
+
+@pytest.mark.parametrize("ends", [(2, 4), (1, 2, 3, 4), (3, 4)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_norms_of_values_too(shared: bool, ends: tuple[int, ...]) -> None:
+    made = named(attention_operators(source="input", hidden=12, shape=SHAPE, qk_norm=True, value_norm=True))
+    check_split(made["qk_norm"], [made["qkv"].writes[: 2 if shared else 3]], parts(Dim.HEADS, *ends))
 
 
 def test_norm_behind_a_gated_projection() -> None:
@@ -137,6 +146,15 @@ def test_core_over_positions(variant: str, positions: Any, group: str) -> None:
     check_split(core, [core.reads], [{}] * len(positions), positions=positions, groups=[group])
 
 
+@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("positions", [ZIGZAG, THREE])
+@pytest.mark.parametrize("group", ["ring", "gather"])
+def test_core_that_sees_images_over_positions(window: int, positions: Any, group: str) -> None:
+    core = replace(core_operator("core", source="rotary", shape=replace(SHAPE, window=window)), sees_images=True)
+    more: dict[str, Any] = {"integers": {1: RUNS}, "everywhere": (1,)}
+    check_split(core, [core.reads, ()], [{}] * len(positions), positions=positions, groups=[group], **more)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_core_by_heads(variant: str) -> None:
     core = core_of(variant)
@@ -154,6 +172,12 @@ def test_core_of_another_sequence() -> None:
 def test_activation(gated: bool) -> None:
     up, act, _ = mlp_operators(source="input", hidden=12, ffn=10, gated=gated)
     check_split(act, [up.writes], parts(Dim.FFN, 3, 10))
+
+
+def test_residual_with_a_factor_of_its_own() -> None:
+    number = Parameter(name="sum.weight", extents=(hidden_extent(1),), trainable=False, counted=False)
+    scaled = replace(residual("sum", source="a", skip="b", hidden=12), parameters=(number,))
+    check_split(scaled, [[HIDDEN], [HIDDEN]], [{}, {}], positions=ZIGZAG)
 
 
 def test_residual() -> None:

@@ -11,6 +11,7 @@ from shardwright.execute.interpreter.earlier_slices import EarlierSlices
 from shardwright.execute.numerics.boxes import numbers
 from shardwright.execute.numerics.cuts import is_chosen, is_stand_in
 from shardwright.execute.numerics.merge import image_numbers
+from shardwright.execute.numerics.one_image import image_runs
 from shardwright.execute.numerics.protocol import Gradients, Values
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.numerics.text_positions import text_positions
@@ -176,7 +177,7 @@ def _reads_data(operator: Operator) -> bool:
 
 def _data(run: BlockRun, operator: Operator, place: OperatorShare, store: ParameterStore) -> list[tuple[torch.Tensor | None, ...]]:
     """Token ids of a lookup (a teacher's are those of the text), patches of a tower, numbers of image tokens, what a text with an image
-    turns by, labels of a loss.
+    turns by, labels of a loss; of a core that sees images, the runs of all positions.
     """
     if operator.reads_features:
         return [(_rows(run.data[run.block.sequence], place.samples, place.positions).to(store.precision.compute),)]
@@ -187,6 +188,10 @@ def _data(run: BlockRun, operator: Operator, place: OperatorShare, store: Parame
     if operator.kind is OperatorKind.ROTARY and isinstance(place.settings.turns, TextRotary):
         at = text_positions(run.data[run.block.sequence], place.settings.image, patches=run.data[IMAGE].shape[1])
         return [(_rows(at, place.samples, place.positions),)]
+    if operator.sees_images:
+        assert place.settings.image is not None, "a model whose image tokens have no place is refused"
+        ids = run.data[run.block.sequence]
+        return [(image_runs(ids.index_select(0, numbers(place.samples, like=ids)), token=place.settings.image.token),)]
     if operator.kind is OperatorKind.EMBEDDING:
         ids = run.data[TEXT if run.block.sequence == TEACHER else run.block.sequence]
         return [(_rows(ids, place.samples, place.positions).unsqueeze(-1),)]

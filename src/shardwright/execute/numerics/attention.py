@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 
 import torch
@@ -15,6 +14,7 @@ from shardwright.execute.numerics.fused_core import fused, fused_back, is_fused
 from shardwright.execute.numerics.groups import members
 from shardwright.execute.numerics.keys import Keys, gathered, own_positions, passed, sent_back
 from shardwright.execute.numerics.local import detached, gradients
+from shardwright.execute.numerics.one_image import in_one_image
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
@@ -28,7 +28,7 @@ class Attention:
 
     Scores are divided by the root of a key head's width (unless they are plain), and multiplied with the settings' factor.
     Inputs: q k v in one, or q and (k, v) in two (cross-attention: keys' positions are the memory's). Keys may be those of more positions
-    than the queries (`Place.key_positions`).
+    than the queries (`Place.key_positions`). Of a core that sees images a last one more: the runs of image tokens (`image_runs`).
     Where positions are split, keys and values are passed round (`groups["ring"]`; in backward with the gradients that their owner is to
     get), or gathered from all members and gathered again in backward (`groups["gather"]`).
     The gradient of a table of biases by distance is a sum of the scores' cotangents: it is found with the input gradient, where the keys of
@@ -61,15 +61,15 @@ class Attention:
         normal = exact.new_full((*query.shape[:2], high - low), -torch.inf)
         if shape.sinks:
             normal = fine(weights[place.operator.parameters[0].name]).expand_as(normal)
-        table = _table(place, weights)
+        beside = _beside(place, inputs, weights)
         out = exact.new_zeros((*query.shape[:2], high - low, shape.value_dim))
         keys = yield from gathered(place, Keys(key=key, value=value, positions=_own_positions(place, key)), what="keys")
         for step in range(max(len(members(place, "ring")), 1)):
             if step:
                 keys = yield from passed(place, keys, step, what="keys")
-            out, normal = _more(place, query, keys, out, normal, table)
+            out, normal = _more(place, query, keys, out, normal, beside)
         out = out.flatten(-2).to(query.dtype)
-        return (out,), SavedTensors(inputs=kept, own=(out, normal, *(torch.zeros_like(fine(t)) for t in table)))
+        return (out,), SavedTensors(inputs=kept, own=(out, normal, *(torch.zeros_like(fine(t)) for t in beside.table)))
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
@@ -81,9 +81,9 @@ class Attention:
         if is_fused(place, (query, key, value)):
             dq, dk, dv = fused_back(place, (query, key, value), out, normal, given(grads[0]), scale=_scale(place))
             return _returned(saved, tempered(place, dq), dk, dv)
-        products, table = _by_head(place, fine(given(grads[0])) * out), _table(place, weights)
+        products, beside = _by_head(place, fine(given(grads[0])) * out), _beside(place, saved.inputs, weights)
         own = yield from gathered(place, Keys(key=key, value=value, positions=_own_positions(place, key)), what="keys again")
-        dq, of_own, *found = _back(place, query, own, normal, given(grads[0]), products, table)
+        dq, of_own, *found = _back(place, query, own, normal, given(grads[0]), products, beside)
         _added(learned, found)
         keys, of_others = own, None
         size = len(members(place, "ring"))
@@ -91,7 +91,7 @@ class Attention:
             keys = yield from passed(place, keys, step, what="keys again")
             if of_others is not None:
                 of_others = yield from passed(place, of_others, step, what="key gradients")
-            more, of_these, *found = _back(place, query, keys, normal, given(grads[0]), products, table)
+            more, of_these, *found = _back(place, query, keys, normal, given(grads[0]), products, beside)
             dq, of_others = dq + more, of_these if of_others is None else of_others.plus(of_these)
             _added(learned, found)
         if of_others is not None:
@@ -113,9 +113,24 @@ class Attention:
         return found
 
 
-def _table(place: OperatorShare, weights: Weights) -> tuple[torch.Tensor, ...]:
-    """The table of biases by distance, (rows, local heads), where there is one."""
-    return () if place.operator.distances is None else (weights[place.operator.distances.name],)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beside:
+    """What scores depend on beside queries, keys and their positions.
+
+    Args:
+        table: of biases by distance, (rows, local heads), where there is one. runs: of image tokens, (samples, all positions), or None.
+    """
+
+    table: tuple[torch.Tensor, ...]
+    runs: torch.Tensor | None
+
+
+def _beside(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> _Beside:
+    distances = place.operator.distances
+    return _Beside(
+        table=() if distances is None else (weights[distances.name],),
+        runs=inputs[-1][0] if place.operator.sees_images else None,
+    )
 
 
 def _added(learned: list[torch.Tensor], found: list[torch.Tensor]) -> None:
@@ -125,7 +140,7 @@ def _added(learned: list[torch.Tensor], found: list[torch.Tensor]) -> None:
 
 
 def _returned(saved: SavedTensors, dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor) -> tuple[Gradients, ...]:
-    if len(saved.inputs) == 1:
+    if len(saved.inputs[0]) > 2:
         return (returned(saved.inputs[0], {0: dq, 1: dk, 2: dv}),)
     return returned(saved.inputs[0], {0: dq}), returned(saved.inputs[1], {0: dk, 1: dv})
 
@@ -169,13 +184,11 @@ def score_scale(shape: AttentionShape, settings: Settings) -> float:
     return float(settings.score_factor if settings.plain_scores else shape.head_dim**-0.5 * settings.score_factor)
 
 
-def _scores(
-    place: OperatorShare, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, table: Sequence[torch.Tensor]
-) -> torch.Tensor:
+def _scores(place: OperatorShare, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, beside: _Beside) -> torch.Tensor:
     """(samples, heads, queries, keys), -inf where a query does not see a key.
 
     Args:
-        key: (samples, keys, local key heads x width). positions: of the keys, global. table: see `_table`.
+        key: (samples, keys, local key heads x width). positions: of the keys, global.
     """
     shape = shape_of(place)
     low, high = place.heads
@@ -187,9 +200,12 @@ def _scores(
     distance = numbers(place.positions, like=query).unsqueeze(-1) - positions
     if shape.alibi:
         scores = scores - slopes(shape.heads)[low:high].to(scores).view(-1, 1, 1) * distance.abs()
-    for rows in table:
+    for rows in beside.table:
         scores = scores + biases(fine(rows), distance, mask=shape.mask, reach=place.settings.bias_reach)
-    return scores.masked_fill(~visible(shape, distance, positions), -torch.inf)
+    seen = visible(shape, distance, positions)
+    if beside.runs is not None:
+        seen = (seen | in_one_image(place, beside.runs, positions, window=shape.window)).unsqueeze(1)
+    return scores.masked_fill(~seen, -torch.inf)
 
 
 def _reads(place: OperatorShare, like: torch.Tensor) -> torch.Tensor:
@@ -211,10 +227,10 @@ def _finite(normal: torch.Tensor) -> torch.Tensor:
 
 
 def _more(
-    place: OperatorShare, query: torch.Tensor, keys: Keys, out: torch.Tensor, normal: torch.Tensor, table: Sequence[torch.Tensor]
+    place: OperatorShare, query: torch.Tensor, keys: Keys, out: torch.Tensor, normal: torch.Tensor, beside: _Beside
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The output and the logarithm of the denominator once a block of keys has joined."""
-    scores = _scores(place, query, keys.key, keys.positions, table)
+    scores = _scores(place, query, keys.key, keys.positions, beside)
     total = torch.logaddexp(normal, scores.logsumexp(-1).transpose(1, 2))
     joined, _ = _weighed(place, scores, total, keys.value)
     return out * (normal - _finite(total)).exp().unsqueeze(-1) + joined, total
@@ -227,14 +243,15 @@ def _back(
     normal: torch.Tensor,
     grad: torch.Tensor,
     products: torch.Tensor,
-    table: Sequence[torch.Tensor],
+    beside: _Beside,
 ) -> tuple[torch.Tensor, Keys, *tuple[torch.Tensor, ...]]:
     """(gradient of the queries, of a block of keys and values, of the table), from the whole softmax's denominator and <output, its
     gradient>.
     """
     with torch.enable_grad():
-        leaves = [detached(one) for one in (query, keys.key, keys.value, *table)]
-        found = _weighed(place, _scores(place, leaves[0], leaves[1], keys.positions, leaves[3:]), normal, leaves[2])
+        leaves = [detached(one) for one in (query, keys.key, keys.value, *beside.table)]
+        own = replace(beside, table=tuple(leaves[3:]))
+        found = _weighed(place, _scores(place, leaves[0], leaves[1], keys.positions, own), normal, leaves[2])
         # d scores = p (<gradient, value> - <gradient, output>): the denominator is held fixed and its share taken off.
         dq, dk, dv, *more = gradients(found, leaves, (grad.unflatten(-1, (-1, shape_of(place).value_dim)), -products))
     return dq, Keys(key=dk, value=dv, positions=keys.positions), *more

@@ -20,13 +20,14 @@ def is_fused(place: OperatorShare, parts: Parts) -> bool:
     """A kernel computes this core: of heads as wide as their values, each key head read by equally many query heads in turn, seeing all
     keys or those at and before their own position.
 
-    Left out: sinks, soft caps, biases by distance, windows, keys of other devices or of other positions than the queries of a causal core.
+    Left out: sinks, soft caps, biases by distance, windows, images in a text, keys of other devices or of other positions than the queries
+    of a causal core.
     """
     shape = place.operator.attention
     assert shape is not None
     if any(part.device != parts[0].device or part.dtype != parts[0].dtype or not part.numel() for part in parts):
         return False
-    if members(place, "ring") or members(place, "gather") or place.operator.parameters:
+    if members(place, "ring") or members(place, "gather") or place.operator.parameters or place.operator.sees_images:
         return False
     if shape.soft_cap or shape.alibi or shape.window or shape.head_dim != shape.value_dim:
         return False

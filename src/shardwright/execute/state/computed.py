@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from shardwright.errors import DataError
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
+
+FLAGS: Final = ("tempered", "weighed", "biased", "adds", "sees_images")
+"""Of operators, kept where they are set."""
 
 
 def computed(model: Model, settings: Settings) -> dict[str, Any]:
@@ -21,11 +24,7 @@ def computed(model: Model, settings: Settings) -> dict[str, Any]:
             for name in ("attention", "experts", "scan"):
                 found |= dict(_leaves(f"{block.name}.{operator.name}.{name}", getattr(operator, name)))
             found[f"{block.name}.{operator.name}.groups"] = operator.groups
-            found |= {
-                f"{block.name}.{operator.name}.{name}": True
-                for name in ("tempered", "weighed", "biased", "adds")
-                if getattr(operator, name)
-            }
+            found |= {f"{block.name}.{operator.name}.{name}": True for name in FLAGS if getattr(operator, name)}
             found |= {f"{block.name}.{operator.name}.factors": repr(operator.factors)} if operator.factors else {}
             merged = {"joins": operator.joins, "folds": operator.folds}
             found |= {f"{block.name}.{operator.name}.{name}": count for name, count in merged.items() if count > 1}

@@ -134,6 +134,7 @@ class Operator:
         local: ROTARY of a layer whose queries see a window of keys, which may turn at rates of their own.
         tempered: ATTENTION whose queries grow with their position (`Settings.temper`).
         biased: ATTENTION whose scores get a learned bias by distance (`distances`).
+        sees_images: ATTENTION of a text whose tokens of one image see each other, later ones too.
         factors: LINEAR: what each extent that it writes is multiplied with, its bias too; () = nothing.
         weighed: PERMUTE of experts that work on a token times what they count for it, not counted behind them.
         joins: LINEAR or NORM that reads the tensors of so many neighbours of its sequence, side by side, as one token's.
@@ -165,6 +166,7 @@ class Operator:
     joins: int = field(default=1, repr=False)
     folds: int = field(default=1, repr=False)
     adds: bool = field(default=False, repr=False)
+    sees_images: bool = field(default=False, repr=False)
     factors: tuple[float, ...] = field(default=(), repr=False)
 
     @property
