@@ -58,6 +58,31 @@ GEMMA4: Config = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
     },
 }
+GEMMA4_IMAGES: Config = {
+    "architectures": ["Gemma4ForConditionalGeneration"],
+    "image_token_id": 5,
+    "tie_word_embeddings": True,
+    "text_config": {
+        **{key: value for key, value in GEMMA4.items() if key != "architectures"},
+        "model_type": "gemma4_text",
+        "pad_token_id": 0,
+        "use_bidirectional_attention": "vision",
+    },
+    "vision_config": {
+        "model_type": "gemma4_vision",
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "patch_size": 3,
+        "position_embedding_size": 7,
+        "pooling_kernel_size": 2,
+        "standardize": True,
+    },
+}
+"""Images of sixteen patches, which become four image tokens, whose embeddings of padding have no gradient there."""
 T5: Config = {
     "d_model": 32,
     "d_kv": 6,
@@ -424,6 +449,26 @@ PUBLISHED: dict[str, Config] = {
         "attention_bias": True,
         "use_bidirectional_attention": "vision",
     },
+    "gemma4 of images": GEMMA4_IMAGES,
+    "gemma4 of images, causal": {
+        **GEMMA4_IMAGES,
+        "tie_word_embeddings": False,
+        "text_config": {
+            **GEMMA4_IMAGES["text_config"],
+            "tie_word_embeddings": False,
+            "use_bidirectional_attention": None,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 12,
+            "hidden_size": 34,
+        },
+        "vision_config": {
+            **GEMMA4_IMAGES["vision_config"],
+            "standardize": False,
+            "rope_parameters": {"rope_type": "axial", "rope_theta": 5.0},
+        },
+    },
     "gemma2": {**GEMMA2, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0},
 }
 
@@ -444,12 +489,10 @@ IN_SINGLE = {
     "Kimi_K25ForConditionalGeneration": "kimi_k25",
     "Qwen3VLForConditionalGeneration": "qwen3_vl",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe",
-    "Gemma4ForCausalLM": "gemma4",
+    **dict.fromkeys(("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), "gemma4"),
     **{f"{name.upper()}ForConditionalGeneration": name for name in ("t5", "mt5", "umt5")},
 }
-"""Modules of Transformers that compute some things in float32 always: recurrences of gated delta rules, norms of T5 and Gemma 4, turns of
-towers.
-"""
+"""Modules of Transformers that compute some things in float32 always: recurrences of delta rules, some norms, turns of towers."""
 
 
 @contextmanager
@@ -530,12 +573,20 @@ def with_squares(published: Any, ids: torch.Tensor, generator: torch.Generator) 
     config, patch = published.config, published.config.vision_config.patch_size
     pixels = torch.randn((len(ids), 3, SQUARE * patch, SQUARE * patch), generator=generator, dtype=torch.float64)
     patches = torch.nn.functional.unfold(pixels, patch, stride=patch).mT
-    high, wide = config.vision_config.merge_kernel_size
+    pooled = getattr(config.vision_config, "pooling_kernel_size", None)
+    high, wide = (pooled, pooled) if pooled else config.vision_config.merge_kernel_size
     blocks = torch.arange(SQUARE**2).view(SQUARE // high, high, SQUARE // wide, wide).transpose(1, 2).flatten()
-    text = ids[:, :-1].masked_fill(ids[:, :-1] == config.image_token_id, 0)
+    # Token 0 stands for padding where a model has some, whose embedding has no gradient in Transformers.
+    text = ids[:, :-1].masked_fill((ids[:, :-1] == config.image_token_id) | (ids[:, :-1] == 0), 1)
     places = torch.rand(text.shape, generator=generator).argsort(1).argsort(1) < SQUARE**2 // (high * wide)
+    text = text.masked_fill(places, config.image_token_id)
+    if pooled:
+        pixels = patches.unflatten(-1, (3, -1)).transpose(-1, -2).flatten(-2)
+        at = torch.arange(SQUARE**2)
+        where = torch.stack([at % SQUARE, at // SQUARE], dim=-1).expand(len(ids), -1, -1)
+        return {"text": text, "labels": ids[:, 1:], "image": pixels[:, blocks], "pixels": pixels, "where": where}
     return {
-        "text": text.masked_fill(places, config.image_token_id),
+        "text": text,
         "labels": ids[:, 1:],
         "image": patches[:, blocks],
         "pixels": patches.flatten(0, 1).unflatten(1, (3, patch, patch)),
@@ -581,6 +632,10 @@ def logits_of(published: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         if hasattr(published.config.vision_config, "spatial_merge_size"):
             kinds["mm_token_type_ids"] = (batch["text"] == published.config.image_token_id).int()
         return published(input_ids=batch["text"], pixel_values=pixels, image_grid_thw=batch["grid"], **kinds).logits
+    if "where" in batch:
+        kinds = (batch["text"] == published.config.image_token_id).int()
+        pixels = batch["pixels"].to(published.dtype)
+        return published(input_ids=batch["text"], pixel_values=pixels, image_position_ids=batch["where"], mm_token_type_ids=kinds).logits
     if "pixels" in batch:
         return published(input_ids=batch["text"], pixel_values=batch["pixels"].to(published.dtype)).logits
     return published(input_ids=batch["text"]).logits
@@ -605,6 +660,9 @@ def randomise(model: Any) -> None:
             parameter.copy_(drawn)
 
 
+STORED = ("e_score_correction_bias", "layer_scalar", "std_bias", "std_scale")
+
+
 def _choices(model: Any) -> list[tuple[str, torch.Tensor]]:
-    """Corrections of the choice of experts and numbers of layers, which are no parameters there."""
-    return [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("e_score_correction_bias", "layer_scalar"))]
+    """Corrections of the choice of experts, numbers of layers and of a tower's features, which are no parameters there."""
+    return [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(STORED)]

@@ -180,7 +180,9 @@ def _data(run: BlockRun, operator: Operator, place: OperatorShare, store: Parame
     turns by, labels of a loss; of a core that sees images, the runs of all positions.
     """
     if operator.reads_features:
-        return [(_rows(run.data[run.block.sequence], place.samples, place.positions).to(store.precision.compute),)]
+        patches = _rows(run.data[run.block.sequence], place.samples, place.positions)
+        spread = place.settings.image is not None and place.settings.image.spread
+        return [((2 * (patches - 0.5) if spread else patches).to(store.precision.compute),)]
     if operator.merges:
         assert place.settings.image is not None, "a model whose image tokens have no place is refused"
         order = image_numbers(run.data[run.block.sequence], place.settings.image, tokens=place.memory_length)

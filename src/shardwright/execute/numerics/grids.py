@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from shardwright.errors import DataError
-from shardwright.model.ir.settings import ImageInput, PositionGrid
+from shardwright.model.ir.settings import ImageInput, PositionAxes, PositionGrid
 
 SHARP = -0.75
 """Of the cubic kernel: its slope where the distance is 1."""
@@ -54,6 +54,23 @@ def stretched(
     columns, across = _along(at[:, 1], grid[1], table.columns, table)
     numbers = rows.unsqueeze(2) * table.columns + columns.unsqueeze(1)
     return numbers.flatten(1), (down.unsqueeze(2) * across.unsqueeze(1)).flatten(1).to(dtype)
+
+
+def by_axis(
+    at: torch.Tensor, grid: tuple[int, int], table: PositionAxes, *, dtype: torch.dtype = torch.float64
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rows of the tables, their weights), each (patches, 2): a patch's column in the first table, and its row in the second.
+
+    Raises:
+        DataError: an image has more rows or columns than a table.
+    """
+    if max(grid) > table.rows:
+        raise DataError(
+            f"an image of {grid[0]} x {grid[1]} patches, of which the model knows {table.rows} positions along a side",
+            hint="give smaller images: --image-tokens",
+        )
+    numbers = torch.stack([at[:, 1], at[:, 0] + table.rows], dim=-1)
+    return numbers, torch.ones(numbers.shape, dtype=dtype, device=at.device)
 
 
 def _along(at: torch.Tensor, size: int, known: int, table: PositionGrid) -> tuple[torch.Tensor, torch.Tensor]:

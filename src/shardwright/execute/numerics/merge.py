@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shardwright.errors import DataError
+from shardwright.errors import DataError, StrategyError
 from shardwright.execute.numerics.boxes import given, hollow
 from shardwright.execute.numerics.folds import folded, unfolded
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
@@ -24,9 +24,14 @@ class Merge:
     """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`."""
+        """See `Numerics`.
+
+        Raises:
+            StrategyError: a part of elements that do not lie evenly over the patches of a token (rule ``execute.width``).
+        """
         yield from ()
         (x,), (memory,), (order,) = inputs
+        _require_even(place, memory)
         written = unfolded(memory, place.operator.folds, width=x.shape[2]).gather(1, order.clamp(min=0).expand(x.shape))
         saved = SavedTensors(inputs=((hollow(x),), (hollow(memory),), (order,)))
         before = x if place.operator.adds else 0
@@ -48,6 +53,17 @@ class Merge:
         """See `Numerics`."""
         yield from ()
         return {}
+
+
+def _require_even(place: OperatorShare, memory: torch.Tensor) -> None:
+    (low, high), operator = place.reads[0], place.operator
+    whole = (low, high) == (0, operator.reads[0].size)
+    if not whole and (low % operator.folds or memory.shape[2] * operator.folds != high - low):
+        raise StrategyError(
+            f"{operator.name} reads elements {low} to {high - 1} of tokens, which do not lie evenly over {operator.folds} patches",
+            hint="replicate this operator's class over that cut",
+            rule="execute.width",
+        )
 
 
 def image_numbers(ids: torch.Tensor, image: ImageInput, *, tokens: int) -> torch.Tensor:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from shardwright.execute.numerics.boxes import given, numbers
-from shardwright.execute.numerics.grids import grid_of, places, stretched
+from shardwright.execute.numerics.grids import by_axis, grid_of, places, stretched
 from shardwright.execute.numerics.linear import Linear, first_part
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.model.ir.settings import PositionAxes
 
 LINEAR = Linear()
 
@@ -22,7 +23,8 @@ class Patches:
     """y = x W (+ b) + positions[position], and + class at position 0, whose patch is zeros; as `Linear` otherwise.
 
     A table that is a grid is stretched over the image's (`Settings.stretched`): what a patch gets is a fixed sum of its rows, and a row's
-    gradient the transposed one. The device of the first part of what is contracted adds the tables, and has their gradients.
+    gradient the transposed one; of two tables by axis it is a row of each. The device of the first part of what is contracted adds the
+    tables, and has their gradients.
     """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
@@ -84,7 +86,11 @@ def _stretched(place: OperatorShare, at: torch.Tensor, *, like: torch.Tensor) ->
     assert image is not None, "only of towers whose numbers are known"
     assert table is not None, "only of tables that are grids"
     grid = grid_of(image, patches=place.length)
-    rows, weights = stretched(places(at, columns=grid[1], block=image.block), grid, table, dtype=like.dtype)
+    where = places(at, columns=grid[1], block=image.block)
+    if isinstance(table, PositionAxes):
+        rows, weights = by_axis(where, grid, table, dtype=like.dtype)
+    else:
+        rows, weights = stretched(where, grid, table, dtype=like.dtype)
     yield from zip(rows.unbind(1), weights.unsqueeze(2).unbind(1), strict=True)
 
 

@@ -18,6 +18,7 @@ from shardwright.execute.numerics.loss import Loss
 from shardwright.execute.numerics.merge import Merge
 from shardwright.execute.numerics.norm import Norm
 from shardwright.execute.numerics.patches import Patches
+from shardwright.execute.numerics.pool import pooled
 from shardwright.execute.numerics.protocol import Numerics
 from shardwright.execute.numerics.residual import Residual
 from shardwright.execute.numerics.rotary import Rotary
@@ -71,7 +72,7 @@ def numerics_of(operator: Operator) -> Numerics:
     elif operator.kind is OperatorKind.PERMUTE and operator.experts is not None:
         found = _moves(operator)
     elif found is not None and neighbours(operator) > 1:
-        found = Folds(of=found)
+        found = Folds(of=Local(function=pooled) if operator.pools else found)
     if found is None:
         raise StrategyError(
             f"operator {operator.name} ({operator.kind.value}) cannot be executed yet",

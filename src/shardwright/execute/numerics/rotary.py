@@ -10,7 +10,7 @@ import torch
 from shardwright.execute.numerics.boxes import given, numbers, only, returned
 from shardwright.execute.numerics.grids import grid_of, places
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
-from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned, turned_pairs
+from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned, turned_apart, turned_pairs
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.settings import GridRotary, Settings, TextRotary
@@ -106,4 +106,6 @@ def _turned(
         cos, sin = cosines(at[0], rates, scale=rotary_scale(settings), dtype=x.dtype)
     else:
         cos, sin = _turns(settings, place.positions, half, place.length, x.device, x.dtype)
+    if isinstance(settings.turns, GridRotary) and settings.turns.apart:
+        return turned_apart(x, cos, sign * sin, width=width, parts=len(settings.turns.axes))
     return turned(x, cos, sign * sin, width=width, start=width - rope)

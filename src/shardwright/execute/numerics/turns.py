@@ -130,3 +130,10 @@ def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, width: int,
     before, low, high, behind = heads.split([start, half, half, width - start - 2 * half], dim=-1)
     one, other = torch.addcmul(low * cos, high, sin, value=-1), torch.addcmul(high * cos, low, sin)
     return torch.cat([before, one, other, behind], dim=-1).flatten(-2)
+
+
+def turned_apart(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, width: int, parts: int) -> torch.Tensor:
+    """Of every head of `width` elements equal parts, each turned by its share of the angles, one behind another (`GridRotary.apart`)."""
+    for part, (c, s) in enumerate(zip(cos.chunk(parts, dim=-1), sin.chunk(parts, dim=-1), strict=True)):
+        x = turned(x, c, s, width=width, start=part * (width // parts))
+    return x

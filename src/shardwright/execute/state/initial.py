@@ -73,8 +73,8 @@ class InitialValues:
     def _made(self, key: Key, operator: Operator, parameter: str, numbers: np.ndarray) -> np.ndarray:
         word = parameter.split(".", 1)[1] if "." in parameter else parameter
         stepped = parameter.rpartition(".")[2] == "dt_bias" or (operator.name.endswith("dt_proj") and "bias" in word)
-        if operator.kind in (OperatorKind.NORM, OperatorKind.RESIDUAL):
-            return np.full(numbers.shape, 0.0 if word.endswith("bias") else 1.0)
+        if operator.kind in (OperatorKind.NORM, OperatorKind.RESIDUAL, OperatorKind.ACTIVATION):
+            return np.full(numbers.shape, 0.0 if word.endswith(("bias", "shift")) else 1.0)
         if stepped:
             steps = np.exp(log(STEPS[0]) + self._uniform(key, numbers) * log(STEPS[1] / STEPS[0]))
             return np.asarray(steps + np.log(-np.expm1(-steps)))

@@ -13,7 +13,7 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.settings import ImageInput, TextRotary
+from shardwright.model.ir.settings import ImageInput, PositionAxes, TextRotary
 
 FLOATS = ("float16", "float32", "float64")
 HINT = "numpy.save an array of (images, channels, rows, columns) of pixels as the model takes them, or of (images, patches, elements)"
@@ -50,6 +50,12 @@ def open_images(path: Path, *, model: Model, job: TrainingJob) -> np.ndarray:
             f"{path} has images of {' x '.join(map(str, sides)) if sides else own} patches, not squares of whole blocks of "
             f"{image.block[0]} x {image.block[1]}",
             hint="cut or fill up the images: their patches' rows and columns follow from their number",
+        )
+    axes = model.settings.of_block("vision_embed").stretched
+    if sides is not None and isinstance(axes, PositionAxes) and max(sides) > axes.rows:
+        raise DataError(
+            f"{path} has images of {' x '.join(map(str, sides))} patches, of which the model knows {axes.rows} positions along a side",
+            hint="cut the images: position_embedding_size says how many it knows",
         )
     tokens = own + has_class_token(first)
     tables = () if has_grid(model) else tuple(p for p in first.parameters if p.name.endswith(".positions"))
@@ -107,6 +113,8 @@ def _cut(images: np.ndarray, image: ImageInput) -> np.ndarray:
     patches = cut.transpose(0, 2, 5, 3, 6, 1, 4, 7)
     if image.frames:
         patches = np.repeat(patches[..., np.newaxis, :, :], image.frames, axis=-3)
+    if image.channels_last:
+        patches = np.moveaxis(patches, -3, -1)
     return patches.reshape(count, -1, prod(image.pixels))
 
 

@@ -116,7 +116,7 @@ def _require_executable(model: Model) -> None:
         if reason:
             raise StrategyError(
                 f"{reason}: that cannot be executed yet",
-                hint="choose a model of text alone, a LLaVA, a Kimi-K2.5 or a Qwen3-VL, or simulate the plan instead",
+                hint="choose a model of text alone, a LLaVA, Kimi-K2.5, Qwen3-VL or Gemma 4, or simulate the plan instead",
                 rule="execute.operator",
                 path=one.name,
             )

@@ -18,6 +18,8 @@ from shardwright.execute.weights.layers import (
     FUSED_GATE,
     GEMMA2,
     GEMMA4,
+    GEMMA4_PROJECTOR,
+    GEMMA4_TOWER,
     GPT2,
     GPTJ,
     LATENT,
@@ -47,6 +49,7 @@ from shardwright.execute.weights.layers import (
 )
 from shardwright.execute.weights.rules import (
     Family,
+    Rule,
     Stack,
     beneath,
     convolved,
@@ -292,6 +295,23 @@ FAMILIES: Final[Mapping[str, Family]] = {
         for architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
     },
     "Gemma4ForCausalLM": Family(name="Gemma4ForCausalLM", outer=OUTER, layers=GEMMA4),
+    "Gemma4ForConditionalGeneration": Family(
+        name="Gemma4ForConditionalGeneration",
+        outer=renamed(OUTER, "model.", "model.language_model."),
+        layers=GEMMA4,
+        stem="model.language_model.layers.{layer}.",
+        stacks={
+            "vision_embed": Stack(
+                rules={
+                    **linear("patch", "input_proj"),
+                    "patch.positions": Rule(tensor="position_embedding_table", gridded=True),
+                },
+                stem="model.vision_tower.patch_embedder.",
+            ),
+            "vision": Stack(rules=GEMMA4_TOWER, stem="model.vision_tower.encoder.layers.{layer}."),
+            "projector": Stack(rules=GEMMA4_PROJECTOR, stem="model."),
+        },
+    ),
     **{
         architecture: Family(
             name=architecture,

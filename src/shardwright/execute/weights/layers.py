@@ -157,6 +157,13 @@ GEMMA4 = {
     **side_by_side("experts.up.weight", "experts.gate_up_proj", turned=True),
     "experts.down.weight": Rule(tensor="experts.down_proj", turned=True),
 }
+GEMMA4_TOWER = {
+    name: replace(rule, tensor=rule.tensor.replace("_proj.", "_proj.linear.")) for name, rule in GEMMA2.items() if "bias" not in name
+}
+GEMMA4_PROJECTOR = {
+    **plain(pool__shift="vision_tower.std_bias", pool__scale="vision_tower.std_scale"),
+    **linear("out", "embed_vision.embedding_projection"),
+}
 CLIP = {
     **norm("norm1", "layer_norm1"),
     **norm("norm2", "layer_norm2"),

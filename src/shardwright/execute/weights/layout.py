@@ -152,7 +152,7 @@ def _placed(model: Model, block: int, rule: Rule, name: str) -> tuple[tuple[int,
     if rule.gridded:
         table = model.settings.of_block(model.blocks[block].name).stretched
         assert table is not None, "only tables that are grids stand so"
-        placed[:1] = table.rows, table.columns
+        placed[:1] = table.shape
     return tuple(dims), tuple(placed), tuple(rows if d == out else None for d in range(len(sizes)))
 
 

@@ -17,7 +17,7 @@ class Rule:
         turned: the tensor is (out, in), ours (in, out), of every expert where it has all.
         middle: the tensor has a dim of one element behind the first (weights of a convolution).
         folded: its last dims are channels, rows and columns of pixels, ours one (`ImageInput.patch`).
-        gridded: its first dims are rows and columns of a table of positions, ours one (`Settings.stretched`).
+        gridded: its first dims are rows and columns of a table of positions, or axes and rows, ours one (`Settings.stretched`).
         beside: our parameters that share the tensor, one after another in its output dim, this one among them; () = it is alone.
         grouped: those stand in turns: for each head (or group of query heads, or single element) a share of each.
         heads: parameter whose heads those turns are, where it is none of them.

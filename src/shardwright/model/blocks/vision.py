@@ -31,7 +31,8 @@ class VisionShape:
         patch: input elements of a patch (channels x frames x pixels).
         rows: of the table of learned positions; 0 = none. class_token: one learned token before the patches of an image.
         bias: of all projections and norms of a layer. norm_bias: LayerNorms (else RMSNorms).
-        gated: feed-forward with a gate. qk_norm: norms of queries and keys. post_norms: norms behind the sub-blocks too.
+        gated: feed-forward with a gate. qk_norm: norms of queries and keys; value_norm: of values, without a gain. post_norms: norms behind
+            the sub-blocks too.
         rotary: queries and keys are turned by their patch's row and column.
         patch_bias: of the patch projection. norm_before, norm_after: norms around the stack.
     """
@@ -47,6 +48,7 @@ class VisionShape:
     norm_bias: bool = True
     gated: bool = False
     qk_norm: bool = False
+    value_norm: bool = False
     post_norms: bool = False
     rotary: bool = False
     patch_bias: bool = False
@@ -72,7 +74,13 @@ def vision_blocks(shape: VisionShape) -> tuple[Block, Block]:
         "vision",
         hidden=shape.hidden,
         attention=attention_operators(
-            hidden=shape.hidden, shape=core, bias=shape.bias, output_bias=shape.bias, qk_norm=shape.qk_norm, rotary=shape.rotary
+            hidden=shape.hidden,
+            shape=core,
+            bias=shape.bias,
+            output_bias=shape.bias,
+            qk_norm=shape.qk_norm,
+            value_norm=shape.value_norm,
+            rotary=shape.rotary,
         ),
         feed_forward=mlp_operators(hidden=shape.hidden, ffn=shape.ffn, gated=shape.gated, bias=shape.bias),
         norm_bias=shape.norm_bias,
@@ -84,7 +92,7 @@ def vision_blocks(shape: VisionShape) -> tuple[Block, Block]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectorShape:
-    """Sizes of a projector: two linear layers with `inner` between, or one (`inner` 0); `norm`: width of a norm's gain before, 0 = none."""
+    """Sizes of a projector of two linear layers with `inner` between; `norm`: width of a norm's gain before, 0 = none."""
 
     inner: int
     bias: bool = True
@@ -92,29 +100,26 @@ class ProjectorShape:
 
 
 def projector_operators(
-    shape: ProjectorShape, *, width: int, hidden: int, source: str, merge: int = 1, pooled: bool = False, prefix: str = ""
+    shape: ProjectorShape, *, width: int, hidden: int, source: str, merge: int = 1, prefix: str = ""
 ) -> tuple[Operator, ...]:
-    """``(norm) up act down`` from patches to the width of the language model; ``out`` alone when there is one layer.
+    """``(norm) up act down`` from patches to the width of the language model.
 
     Args:
-        width: elements of a patch. hidden: of the language model. merge: patches that become one image token.
-        pooled: they are averaged (the first layer reads one patch's width); else they are joined (it reads merge x width).
+        width: elements of a patch. hidden: of the language model. merge: patches that become one image token: they are joined (the first
+            layer reads merge x width).
 
     An image token's GEMM of k x n counts k x n / merge a patch: FLOPs are exact, and so is what every patch has of a token, 1 / merge of
     its elements (`Operator.folds`), both rounded up for a width of the language model that is no multiple of `merge`; the operands of the
     GEMM are counted once a patch. Parameters are whole.
     """
-    if shape.inner % merge or (pooled and width % merge):
-        raise ValueError(f"a projector of {shape.inner or width} elements is not a multiple of the {merge} patches of an image token")
-    wide, klass = hidden_extent(width if pooled else width * merge), OperatorClass.MLP
+    if shape.inner % merge:
+        raise ValueError(f"a projector of {shape.inner} elements is not a multiple of the {merge} patches of an image token")
+    wide, klass = hidden_extent(width * merge), OperatorClass.MLP
     operators: list[Operator] = []
     if shape.norm:
         gain = norm(f"{prefix}norm", source=source, hidden=shape.norm, bias=True)
         operators.append(replace(gain, reads=(hidden_extent(width),), writes=(hidden_extent(width),), joins=shape.norm // width))
         source = f"{prefix}norm"
-    if not shape.inner:
-        one = linear(f"{prefix}out", source=source, reads=(wide,), writes=(hidden_extent(hidden),), klass=klass, bias=shape.bias)
-        return (*operators, replace(one, reads=(hidden_extent(wide.size // merge),)))
     inner, share = Extent(dim=Dim.FFN, size=shape.inner, quantum=merge), Extent(dim=Dim.FFN, size=shape.inner // merge)
     act = step(f"{prefix}act", OperatorKind.ACTIVATION, klass, source=f"{prefix}up", reads=(share,), writes=(share,))
     up = linear(f"{prefix}up", source=source, reads=(wide,), writes=(inner,), klass=klass, bias=shape.bias)

@@ -89,10 +89,22 @@ _NO_ROTARY: Final = ClassSettings(eps=1e-5, rope_base=0.0)
 _GEMMA: Final = ClassSettings(activation="gelu_pytorch_tanh", embed_scaled=True)
 _OSS: Final = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
 _CORE_CAP: Final = ("attn_logit_softcapping",)
-_GEMMA4_ROPE: Final = {
+_GEMMA4_TURNS: Final = {
     "full_attention": {"rope_type": PROPORTIONAL, "partial_rotary_factor": 0.25, "rope_theta": 1e6},
     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
 }
+_GEMMA4: Final = replace(
+    _GEMMA,
+    rope_base=1e6,
+    local_base=10000.0,
+    rope=_GEMMA4_TURNS,
+    kinds=(PROPORTIONAL,),
+    plain_scores=True,
+    scores_add_up=True,
+    reads_norm=False,
+    reads_cap=True,
+    leaves_out=_CORE_CAP,
+)
 _T5: Final = ClassSettings(
     rope_base=0.0,
     plain_scores=True,
@@ -114,18 +126,7 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     "GemmaForCausalLM": replace(_GEMMA, legacy={"gelu": "gelu_pytorch_tanh"}),
     "Gemma2ForCausalLM": replace(_GEMMA, score_width=256.0, final_cap=30.0, reads_cap=True),
     "Gemma3ForCausalLM": replace(_GEMMA, rope_base=1e6, local_base=10000.0, score_width=256.0, reads_cap=True, leaves_out=_CORE_CAP),
-    "Gemma4ForCausalLM": replace(
-        _GEMMA,
-        rope_base=1e6,
-        local_base=10000.0,
-        rope=_GEMMA4_ROPE,
-        kinds=(PROPORTIONAL,),
-        plain_scores=True,
-        scores_add_up=True,
-        reads_norm=False,
-        reads_cap=True,
-        leaves_out=_CORE_CAP,
-    ),
+    **dict.fromkeys(("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), _GEMMA4),
     "Olmo3ForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0, local_base=0.0),
     "Exaone4ForCausalLM": ClassSettings(eps=1e-5),
     "GptOssForCausalLM": ClassSettings(eps=1e-5, rope_base=150000.0, scores_add_up=True, reads_norm=False, rope=_OSS),

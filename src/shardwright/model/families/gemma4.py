@@ -53,6 +53,19 @@ def build_gemma4(fields: Fields) -> Model:
     return configured_model(fields, layers=blocks_of(zip(windows), partial(_layer, fields, wide=_wide(fields, windows))), tied=True)
 
 
+def seeing_images(language: Model, fields: Fields) -> Model:
+    """The language model, in whose layers with a window tokens of one image see each other where its configuration asks for that."""
+    if not fields.present("use_bidirectional_attention"):
+        return language
+
+    def seeing(operator: Operator) -> Operator:
+        local = operator.attention is not None and operator.attention.window
+        return replace(operator, sees_images=True) if local else operator
+
+    blocks = (replace(block, operators=tuple(map(seeing, block.operators))) for block in language.blocks)
+    return replace(language, blocks=tuple(blocks))
+
+
 def _windows(fields: Fields) -> tuple[int, ...]:
     """Window of each layer, 0 = all keys, as the last one has whatever is written."""
     layers = fields.layers()

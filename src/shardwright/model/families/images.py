@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families import images_kimi, images_llava, images_qwen
+from shardwright.model.families import images_gemma, images_kimi, images_llava, images_qwen
 from shardwright.model.families.tower import Tower
 from shardwright.model.ir.fields import Fields
 from shardwright.model.ir.graph import Model
@@ -15,6 +15,7 @@ TOWERS: Final[Mapping[str, Tower]] = {
     "LlavaForConditionalGeneration": images_llava.TOWER,
     "KimiK25ForConditionalGeneration": images_kimi.TOWER,
     **dict.fromkeys(("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"), images_qwen.TOWER),
+    "Gemma4ForConditionalGeneration": images_gemma.TOWER,
 }
 """By architecture; of a tower of another one only the sizes are known."""
 

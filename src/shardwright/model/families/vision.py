@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from math import sqrt
 from typing import Any, Final
 
 from shardwright.model.blocks.deepstack import with_deepstack
+from shardwright.model.blocks.pooled import pooled_operators
 from shardwright.model.blocks.vision import ProjectorShape, VisionShape, joined_model, projector_operators
+from shardwright.model.families.gemma4 import seeing_images
 from shardwright.model.families.huggingface import built
 from shardwright.model.families.images_kimi import sides, table
 from shardwright.model.families.images_llava import STRATEGIES
@@ -146,22 +149,30 @@ def build_qwen3_5_moe_vl(fields: Fields) -> Model:
 
 
 def build_gemma4_vl(fields: Fields) -> Model:
-    """Gemma 4 with its tower: gated feed-forwards, norms on both sides, patches pooled ``pooling_kernel_size`` squared, one projection."""
+    """Gemma 4 with its tower: gated feed-forwards, norms on both sides, patches pooled ``pooling_kernel_size`` squared, one projection.
+
+    Tokens of one image see each other where ``use_bidirectional_attention`` of the text is ``vision``.
+    """
     if fields.present("audio_config"):
         fields.unsupported("audio_config (an audio tower)", hint="set audio_config to null to plan text and image")
-    language, vision = built("Gemma4ForCausalLM", text_fields(fields)), fields.optional_section("vision_config")
+    # Its class ties by the top level alone.
+    text = fields.section("text_config").replaced("tie_word_embeddings", fields.flag("tie_word_embeddings", default=True))
+    language, vision = built("Gemma4ForCausalLM", text), fields.optional_section("vision_config")
     if vision is None:
         return language
     rows = 2 * vision.integer("position_embedding_size", maximum=MAX_POSITIONS)
     patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
-    shape = _tower(vision, patch=patch, rows=rows, bias=False, norm_bias=False, gated=True, qk_norm=True, post_norms=True)
+    normed = _tower(vision, patch=patch, rows=rows, qk_norm=True, value_norm=True, post_norms=True, norm_bias=False)
+    shape = replace(normed, bias=False, gated=True, rotary=True)
     hidden, heads = shape.hidden, shape.heads
+    if hidden // heads % 4:
+        vision.unsupported(f"heads of {hidden // heads} elements, of which no half turns by rows and half by columns")
     if vision.integer("num_key_value_heads", default=heads, maximum=MAX_HEADS) != heads or vision.integer("head_dim") * heads != hidden:
         vision.unsupported("num_key_value_heads or head_dim of vision_config other than those of plain attention")
-    pooled = vision.integer("pooling_kernel_size", maximum=64) ** 2
-    one = ProjectorShape(inner=0, bias=False)
-    projector = projector_operators(one, width=hidden, hidden=language.hidden, source=INPUT, merge=pooled, pooled=True)
-    return joined_model(language, vision=shape, projector=projector)
+    vision.aside("attention_bias")  # its products have none
+    merge, standard = vision.integer("pooling_kernel_size", maximum=64, default=3) ** 2, vision.flag("standardize", default=False)
+    projector = pooled_operators(width=hidden, hidden=language.hidden, source=INPUT, merge=merge, factor=sqrt(hidden), standard=standard)
+    return joined_model(seeing_images(language, text), vision=shape, projector=projector)
 
 
 def build_kimi_k25(fields: Fields) -> Model:

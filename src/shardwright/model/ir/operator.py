@@ -137,9 +137,11 @@ class Operator:
         sees_images: ATTENTION of a text whose tokens of one image see each other, later ones too.
         factors: LINEAR: what each extent that it writes is multiplied with, its bias too; () = nothing.
         weighed: PERMUTE of experts that work on a token times what they count for it, not counted behind them.
-        joins: LINEAR or NORM that reads the tensors of so many neighbours of its sequence, side by side, as one token's.
+        joins: LINEAR or NORM that reads the tensors of so many neighbours of its sequence, side by side, as one token's; ACTIVATION that
+            takes their mean.
         folds: its tokens are of so many neighbours of the sequence each, over which the elements that it writes, and reads but where it
-            joins, lie in turns: with n neighbours, element e of a token lies at its neighbour e mod n. Of PERMUTE its memory's tokens.
+            joins, lie in turns: with n neighbours, element e of a token lies at its neighbour e mod n, zeros behind the last ones. Of
+            PERMUTE its memory's tokens.
         adds: PERMUTE that adds what another sequence made at places of its own, not written over them (see `merges`).
     """
 
@@ -209,6 +211,11 @@ class Operator:
     def memory_width(self) -> int:
         """Elements that a position of the memory has which it merges (`merges`)."""
         return -(-self.reads[0].size // self.folds)
+
+    @property
+    def pools(self) -> bool:
+        """It takes the mean of neighbours."""
+        return self.kind is OperatorKind.ACTIVATION and self.joins > 1
 
     @property
     def is_taught(self) -> bool:

@@ -110,6 +110,7 @@ class ImageInput:
         first: image tokens before the first that is written (a class token that only the tower reads: 1).
         block: rows and columns of patches that become one image token. A tower's patches stand block by block, and row by row in a block.
         in_blocks: so do those of the files of patches that the model's own processor makes; else row by row.
+        channels_last: the elements of a patch are its pixels' channels, pixel by pixel. spread: pixels of 0 to 1 are read as of -1 to 1.
     """
 
     token: int
@@ -118,10 +119,14 @@ class ImageInput:
     first: int = 0
     block: tuple[int, int] = (1, 1)
     in_blocks: bool = True
+    channels_last: bool = False
+    spread: bool = False
 
     @property
     def pixels(self) -> tuple[int, ...]:
-        """What the elements of a patch are: channels, frames where it has some, rows, columns."""
+        """What the elements of a patch are: channels, frames where it has some, rows, columns; or channels last."""
+        if self.channels_last:
+            return (*self.patch[1:], self.patch[0])
         return (self.patch[0], *((self.frames,) if self.frames else ()), *self.patch[1:])
 
     def written(self, positions: int) -> int:
@@ -141,13 +146,15 @@ class GridRotary:
     Args:
         axes: of the equal parts of a head's pairs: 0 = rows, 1 = columns, 2 = frames, of which an image is the first. Pair k of a part
             turns at base^(-k / pairs of the part); pairs that are left over do not turn.
-        in_turns: parts lie in turns, pair by pair; else one behind the other.
+        in_turns: parts lie in turns, pair by pair; else one behind the other. apart: each has as large a part of a head's
+            elements to itself, of which its pairs are halves.
 
     Source: of Kimi-VL's tower, Kimi Team 2025 (arXiv 2504.07491), section 2.1.
     """
 
     axes: tuple[int, ...] = (0, 1)
     in_turns: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +187,23 @@ class PositionGrid:
     cubic: bool = False
     corners: bool = False
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the table as files have it, without the width of a row."""
+        return self.rows, self.columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionAxes:
+    """Two tables of learned positions of so many rows, one behind the other: a patch gets its column's of the first, and its row's."""
+
+    rows: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """As files have them, without the width of a row."""
+        return 2, self.rows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -204,7 +228,7 @@ class Settings:
         temper: (positions, strength) of queries that grow with their position p: 1 + strength ln(1 + floor((p + 1) / positions)).
         image: of a model whose tower's numbers are known; None = it reads no images, or only its sizes are known.
         turns: of queries and keys of a tower, or of a text with images; None = by the position in the sequence. stretched: a tower's table
-            of positions; None = it has a row for every position.
+            of positions, or tables; None = it has a row for every position.
         own: of blocks that compute with other numbers, by name (an image tower, its projector), and of operators of a block.
     """
 
@@ -232,7 +256,7 @@ class Settings:
     temper: tuple[float, float] = (8192.0, 0.1)
     image: ImageInput | None = None
     turns: GridRotary | TextRotary | None = None
-    stretched: PositionGrid | None = None
+    stretched: PositionGrid | PositionAxes | None = None
     own: tuple[tuple[str, Settings], ...] = ()
 
     def of_block(self, name: str) -> Settings:

@@ -1,0 +1,218 @@
+"""Gemma 4's tower and its text: any cut trains as one device, what cannot be cut is refused by name, and every mechanism counts."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from shardwright.errors import DataError, StrategyError
+from shardwright.execute.interpreter import block_run
+from shardwright.execute.numerics import attention, norm, patches, pool, rotary
+from shardwright.execute.numerics.folds import folded, unfolded
+from shardwright.execute.numerics.grids import by_axis
+from shardwright.execute.numerics.registry import numerics_of
+from shardwright.execute.numerics.turns import turned, turned_apart
+from shardwright.execute.proof.prove import prove
+from shardwright.execute.state.initial import InitialValues
+from shardwright.execute.training.image_files import open_images, patches_of
+from shardwright.model.blocks.pooled import pooled_operators
+from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import PositionAxes
+from shardwright.model.trained import trained
+from shardwright.strategy.text.parser import parse_plan
+from tests.execute.flips import Ending, verdict
+from tests.execute.lockstep import alone, place_of
+from tests.execute.published_configs import PUBLISHED
+from tests.execute.test_merged_patches import GATHER, PATCHES, RING, TOWER, assert_same, job_of
+from tests.tiers import in_both, in_proof
+
+CONFIG = PUBLISHED["gemma4 of images"]
+CUTS = TOWER[:6]
+TEXT = (f"all = s2\n    {RING}", "all = t2\n    stream = s2", "all = b2", f"all = s2\n    {GATHER}", "all = t2\n    stream = d2")
+
+
+def small_gemma(*, hidden: int = 64) -> Model:
+    text = {**CONFIG["text_config"], "hidden_size": hidden}
+    vision = {**CONFIG["vision_config"], "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 48}
+    return model_from_config({**CONFIG, "text_config": text, "vision_config": vision}, name="small-gemma")
+
+
+def two_stages(tower: str, text: str) -> str:
+    return (
+        "plan pooled devices 8\nlane main samples 8 in 2\n"
+        f"  stages vision_embed+vision:2+projector on 0\n    {tower}\n"
+        f"  stages embed+3+head on 4\n    {text}\norder 1f1b(main)\n"
+    )
+
+
+@in_both
+@pytest.mark.parametrize(("tower", "text"), list(product(CUTS, TEXT)) if in_proof() else [*zip(CUTS, (*TEXT, TEXT[0]), strict=True)])
+def test_pooled_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(tower: str, text: str) -> None:
+    job = job_of(image=64 if "s2" in tower else PATCHES)
+    found = prove(small_gemma(), job, parse_plan(two_stages(tower, text)))
+    assert found.equal, (found.loss_difference, found.worst)
+
+
+@pytest.mark.parametrize("text", TEXT[:4])
+def test_a_text_whose_width_is_no_multiple_of_the_patches_of_a_token(text: str) -> None:
+    model = small_gemma(hidden=66)
+    found = prove(model, job_of(), parse_plan(two_stages(TOWER[1], text)))
+    assert found.equal, (found.loss_difference, found.worst)
+    (out,) = (o for b in model.blocks if b.name == "projector" for o in b.operators if o.name == "out")
+    assert out.writes[0].size == 17
+
+
+def test_elements_that_do_not_lie_evenly_over_patches_are_not_cut() -> None:
+    with pytest.raises(StrategyError, match=r"elements 0 to 32 of tokens, which do not lie evenly over 4 patches") as caught:
+        assert_same(small_gemma(hidden=66), job_of(), two_stages(TOWER[1], TEXT[4]))
+    assert caught.value.rule == "execute.width"
+
+
+@pytest.mark.parametrize("asked", ["frozen:vision_embed,vision", "frozen:vision_embed,vision,projector", "lora:r4:attn,mlp"])
+def test_its_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
+    found = prove(trained(small_gemma(), asked), job_of(), parse_plan(two_stages(TOWER[0], TEXT[1])))
+    assert found.equal, (found.loss_difference, found.worst)
+
+
+def test_tower_and_text_in_one_stage_train_alike() -> None:
+    text = (
+        "plan pooled devices 2\nzero all: all/all/all gather=use reduce=microbatch\nlane main samples 8 in 2\n"
+        f"  stages vision_embed+vision:2+projector+embed+3+head on 0\n    all = s2\n    {GATHER}\n    recompute 0-: full\n"
+        "order gpipe(main)\n"
+    )
+    assert_same(small_gemma(), job_of(image=16), text)
+
+
+def test_zeros_fill_up_the_rows_of_a_token() -> None:
+    tokens = torch.arange(1.0, 7.0).view(1, 1, 6)
+    held = folded(tokens, 4)
+    assert held.tolist() == [[[1, 5], [2, 6], [3, 0], [4, 0]]]
+    assert torch.equal(unfolded(held, 4, width=6), tokens)
+
+
+def test_a_worked_mean_of_neighbours() -> None:
+    operator, _, _ = pooled_operators(width=2, hidden=4, source="input", merge=2, factor=2.0, standard=True)
+    place = place_of(operator, length=2, samples=1)
+    weights = {"pool.shift": torch.tensor([1.0, 0.0]), "pool.scale": torch.tensor([1.0, 3.0])}
+    (found,), _ = alone(numerics_of(operator).forward(place, ((torch.tensor([[[1.0, 2.0], [3.0, 6.0]]]),),), weights))
+    assert unfolded(found, 2, width=2).tolist() == [[[3.0, 24.0]]]
+
+
+def test_a_patch_has_a_row_of_the_table_of_columns_and_one_of_that_of_rows() -> None:
+    numbers, weights = by_axis(torch.tensor([[0, 2], [1, 0]]), (2, 3), PositionAxes(rows=5))
+    assert numbers.tolist() == [[2, 5], [0, 6]]
+    assert weights.tolist() == [[1.0, 1.0]] * 2
+    with pytest.raises(DataError, match="an image of 2 x 6 patches, of which the model knows 5 positions"):
+        by_axis(torch.tensor([[0, 2]]), (2, 6), PositionAxes(rows=5))
+
+
+def test_halves_of_a_head_turn_apart() -> None:
+    """By no angle the first pair of each, by a quarter of a circle the second: of nine elements the last stands."""
+    cos, sin = torch.tensor([[[1.0, 0.0, 1.0, 0.0]]]), torch.tensor([[[0.0, 1.0, 0.0, 1.0]]])
+    heads = torch.tensor([[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]]])
+    assert turned_apart(heads, cos, sin, width=9, parts=2).tolist() == [[[1.0, -4.0, 3.0, 2.0, 5.0, -8.0, 7.0, 6.0, 9.0]]]
+
+
+def test_numbers_of_features_begin_as_nothing() -> None:
+    model = small_gemma()
+    values = InitialValues(model=model, seed=1, dtype=torch.float64)
+    at = next(i for i, run in enumerate(model.runs) if run.name == "projector")
+    assert values((at, 0, "pool", "pool.shift")).tolist() == [0.0] * 32
+    assert values((at, 0, "pool", "pool.scale")).tolist() == [1.0] * 32
+
+
+def test_elements_of_a_patch_are_the_channels_of_its_pixels() -> None:
+    """Ours stand block by block, those of its processor's files row by row."""
+    images = np.random.default_rng(1).random((2, 3, 12, 12))
+    theirs = np.zeros((2, 16, 27))
+    for down, across, i, j, channel in product(range(4), range(4), range(3), range(3), range(3)):
+        theirs[:, 4 * down + across, 9 * i + 3 * j + channel] = images[:, channel, 3 * down + i, 3 * across + j]
+    model = small_gemma()
+    assert np.array_equal(patches_of(images, model=model), patches_of(theirs, model=model))
+    assert np.array_equal(patches_of(theirs, model=model)[:, :5], theirs[:, [0, 1, 4, 5, 2]])
+
+
+def test_files_of_images(tmp_path: Path) -> None:
+    model, path = small_gemma(), tmp_path / "images.npy"
+    np.save(path, np.zeros((8, 3, 12, 12)))
+    assert open_images(path, model=model, job=job_of(image=16)).shape == (8, 3, 12, 12)
+    np.save(path, np.zeros((8, 36, 27)))
+    assert open_images(path, model=model, job=job_of(image=36)).shape == (8, 36, 27)
+    np.save(path, np.zeros((8, 3, 12, 24)))
+    with pytest.raises(DataError, match="not squares of whole blocks of 2 x 2"):
+        open_images(path, model=model, job=job_of(image=32))
+    np.save(path, np.zeros((8, 3, 24, 24)))
+    with pytest.raises(DataError, match="images of 8 x 8 patches, of which the model knows 7 positions along a side"):
+        open_images(path, model=model, job=job_of(image=64))
+
+
+def causal(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attention, "in_one_image", lambda place, runs, positions, window: torch.zeros((1, 1, 1), dtype=torch.bool))
+
+
+def pixels_as_they_are(patch: pytest.MonkeyPatch) -> None:
+    rows = block_run._rows
+    patch.setattr(block_run, "_rows", lambda whole, *at: rows(whole, *at) / 2 + 0.5 if whole.dim() == 3 else rows(whole, *at))
+
+
+def rows_and_columns_swapped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(patches, "by_axis", lambda at, grid, table, dtype: by_axis(at.flip(-1), grid, table, dtype=dtype))
+
+
+def whole_heads_turn(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rotary, "turned_apart", lambda x, cos, sin, width, parts: turned(x, cos, sin, width=width))
+
+
+def sums_of_patches(patch: pytest.MonkeyPatch) -> None:
+    fine = pool.fine
+    patch.setattr(pool, "fine", lambda x: 4 * fine(x) if x.dim() == 3 else fine(x))
+
+
+def numbers_of_features_left_out(patch: pytest.MonkeyPatch) -> None:
+    fine = pool.fine
+    patch.setattr(pool, "fine", lambda x: torch.ones_like(x) if x.dim() == 1 else fine(x))
+
+
+def image_tokens_without_a_norm(patch: pytest.MonkeyPatch) -> None:
+    forward = norm.Norm.forward
+
+    def wrong(self: Any, place: Any, inputs: Any, weights: Any) -> Any:
+        outputs, saved = yield from forward(self, place, inputs, weights)
+        return inputs[0] if place.operator.folds > 1 else outputs, saved
+
+    patch.setattr(norm.Norm, "forward", wrong)
+
+
+MUTANTS = (
+    causal,
+    pixels_as_they_are,
+    rows_and_columns_swapped,
+    whole_heads_turn,
+    sums_of_patches,
+    numbers_of_features_left_out,
+    image_tokens_without_a_norm,
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
+def test_without_one_of_its_mechanisms_it_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Any) -> None:
+    pytest.importorskip("transformers", reason="Transformers is not installed")
+    mutant(monkeypatch)
+    rotary._turns.cache_clear()
+    found = verdict(CONFIG, tmp_path)
+    rotary._turns.cache_clear()
+    assert found.ending is Ending.OTHER, found.said
+
+
+def test_the_factor_of_the_mean_is_the_root_of_the_width() -> None:
+    (pooling,) = (o for b in small_gemma().blocks for o in b.operators if o.pools)
+    assert pooling.factors == (sqrt(32),)
