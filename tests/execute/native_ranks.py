@@ -55,6 +55,14 @@ def learned_positions() -> Model:
     return model_from_config({**sizes, "architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"}, name="positions")
 
 
+def stored_factors() -> Model:
+    """Layers with a factor that nobody trains, norms of values, and in some keys that are values."""
+    heads = {"num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 24, "num_global_key_value_heads": 2, "attention_k_eq_v": True}
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4, "hidden_size_per_layer_input": 0}
+    config = {**SIZES, **heads, **layers, "intermediate_size": 128, "architectures": ["Gemma4ForCausalLM"], "rms_norm_eps": 1e-6}
+    return model_from_config(config, name="factors")
+
+
 def latent() -> Model:
     """Latent attention, and experts in groups behind a dense layer."""
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "vocab_size": 64, "num_hidden_layers": 2}
@@ -191,6 +199,8 @@ CASES: dict[str, Case] = {
     "zb-h1 beside tp2": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=2, schedule="zb-h1"), whole=DENSE4),
     "interleaved beside dp2": Case(grid=_TWO_CHUNKS(dp=2, microbatch=2, schedule="interleaved-1f1b"), whole=DENSE4),
     "dualpipe-v beside tp2": Case(grid=_TWO_CHUNKS(tp=2, schedule="dualpipe-v"), whole=DENSE4),
+    "factors of layers, tp2 and zero-3": Case(grid=Grid(tp=2, sp=True, dp=2, zero=3, microbatch=2), whole=stored_factors),
+    "factors of layers, tp2 under 1f1b": Case(grid=Grid(tp=2, pp=2, microbatch=4), whole=stored_factors),
     "frozen under zero-3": Case(grid=Grid(dp=4, zero=3), whole=partly),
 }
 """By name; of each the single process is `Small.alone`."""
@@ -268,6 +278,7 @@ COVERED = {
     "one norm for both under tp4 and sequence",
     "bounded logits under zero-2",
     "one norm for both under zero-1",
+    "factors of layers, tp2 under 1f1b",
     "zero-1 beside tp2",
     "zero-2 beside tp2",
     "gpipe beside tp2",

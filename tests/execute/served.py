@@ -17,10 +17,12 @@ from shardwright.execute.serve.server import Drive, Server, server
 from shardwright.execute.serve.whole import whole_logits
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded
+from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
+from tests.execute.published_configs import PUBLISHED
 from tests.execute.small_models import small_model
 from tests.strategy.zoo_models import dense, sparse
 from tests.tiers import many
@@ -42,6 +44,7 @@ FAMILIES: dict[str, Callable[[], Model]] = {
     "sliding window": partial(twice, "mistral-7b"),
     "windows, sinks and experts": partial(small_model, "gpt-oss-20b"),
     "chunked attention": partial(small_model, "llama-4-scout-text"),
+    "two widths of head": lambda: model_from_config(PUBLISHED["gemma4"], name="gemma"),
     "soft caps": partial(small_model, "gemma-2-2b"),
     "mamba-2": partial(twice, "mamba-codestral-7b"),
     "mamba-2 beside attention": partial(small_model, "falcon-h1-7b"),

@@ -21,9 +21,12 @@ from shardwright.execute.numerics.grids import by_axis
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.numerics.turns import turned, turned_apart
 from shardwright.execute.proof.prove import prove
+from shardwright.execute.proof.shrink import shrink
 from shardwright.execute.state.initial import InitialValues
 from shardwright.execute.training.image_files import open_images, patches_of
+from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.pooled import pooled_operators
+from shardwright.model.catalog.catalog import catalog_entry
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import PositionAxes
@@ -69,6 +72,30 @@ def test_a_text_whose_width_is_no_multiple_of_the_patches_of_a_token(text: str) 
     assert found.equal, (found.loss_difference, found.worst)
     (out,) = (o for b in model.blocks if b.name == "projector" for o in b.operators if o.name == "out")
     assert out.writes[0].size == 17
+
+
+def of_few_layers() -> Model:
+    """The published widths and heads: nine patches to a token, of a text whose width they do not divide."""
+    config = catalog_entry("gemma-4-31b").config
+    kinds = ["sliding_attention", "full_attention"]
+    text = {**config["text_config"], "num_hidden_layers": 2, "layer_types": kinds, "use_bidirectional_attention": "vision"}
+    vision = {**config["vision_config"], "num_hidden_layers": 2, "standardize": True}
+    return model_from_config({**config, "text_config": text, "vision_config": vision}, name="few")
+
+
+@pytest.mark.parametrize("text", TEXT[:2])
+def test_the_published_widths_of_few_layers(text: str) -> None:
+    lengths = {"text": 1024, "image": 48 * 48}
+    job = TrainingJob(sequences=tuple(SequenceLength(name=n, tokens=t) for n, t in lengths.items()), global_batch=8)
+    plan = two_stages(TOWER[0], text).replace("embed+3+head", "embed+2+head")
+    found = prove(of_few_layers(), job, parse_plan(plan))
+    assert found.equal, (found.loss_difference, found.worst)
+
+
+def test_a_small_model_has_what_is_held_of_a_token_of_its_own_width() -> None:
+    """Of 5,376 elements nine patches have 598 each, which no power of two above two divides; of an eighth 75."""
+    (out,) = (o for b in shrink(of_few_layers()).blocks if b.name == "projector" for o in b.operators if o.name == "out")
+    assert (out.parameters[0].extents[-1].size, out.writes[0].size) == (672, 75)
 
 
 def test_elements_that_do_not_lie_evenly_over_patches_are_not_cut() -> None:

@@ -33,6 +33,7 @@ SOME: dict[str, tuple[str, tuple[Degrees, ...]]] = {
     "mamba-2 tp2": ("mamba-2", ({"tp": 2},)),
     "mamba-2 beside attention tp2 to one and back": ("mamba-2 beside attention", ({"tp": 2}, {})),
     "delta rule": ("delta rule", ({},)),
+    "two widths of head tp2 to one and back": ("two widths of head", ({"tp": 2}, {})),
     "chunked attention": ("chunked attention", ({},)),
 }
 

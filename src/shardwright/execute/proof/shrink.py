@@ -78,10 +78,19 @@ def _widths_of(operator: Operator, parameter: Parameter) -> tuple[Extent, ...]:
     return parameter.extents[:1] if operator.kind is OperatorKind.CONV else parameter.extents
 
 
+def _rounds_up(operator: Operator) -> bool:
+    """What it writes of a token lies unevenly over neighbours: its width follows from that of its weights."""
+    made = zip(operator.writes, operator.parameters, strict=False)
+    return (
+        operator.kind is OperatorKind.LINEAR and operator.folds > 1 and any(e.size * operator.folds != p.extents[-1].size for e, p in made)
+    )
+
+
 def _widths(model: Model) -> list[int]:
     found = [model.hidden]
     for operator in (o for b in model.blocks for o in b.operators):
-        extents = [*operator.reads, *operator.writes, *(e for p in operator.parameters for e in _widths_of(operator, p))]
+        written = () if _rounds_up(operator) else operator.writes
+        extents = [*operator.reads, *written, *(e for p in operator.parameters for e in _widths_of(operator, p))]
         found += [e.quantum for e in extents if e.dim is Dim.HEADS and e.quantum > 1]
         found += [e.size for e in extents if e.dim in (Dim.HIDDEN, Dim.FFN) and e.size > 1]
         if operator.attention is not None:
@@ -141,11 +150,16 @@ def _operator(operator: Operator, divisor: int, vocab: int) -> Operator:
             head_dim=scan.head_dim // divisor if scan.head_dim > 1 else 1,
             state=scan.state // divisor if scan.state > 1 else 1,
         )
+    parameters = tuple(_parameter(operator, p, divisor, vocab) for p in operator.parameters)
+    writes = tuple(_extent(e, divisor, vocab) for e in operator.writes)
+    if _rounds_up(operator):
+        pairs = zip(writes, parameters, strict=False)
+        writes = tuple(replace(e, size=-(-p.extents[-1].size // operator.folds)) for e, p in pairs)
     return replace(
         operator,
         reads=tuple(_extent(e, divisor, vocab) for e in operator.reads),
-        writes=tuple(_extent(e, divisor, vocab) for e in operator.writes),
-        parameters=tuple(_parameter(operator, p, divisor, vocab) for p in operator.parameters),
+        writes=writes,
+        parameters=parameters,
         attention=attention,
         scan=scan,
     )
