@@ -98,6 +98,12 @@ def test_mergers_are_no_layers_of_a_pipeline() -> None:
     assert [("deep", 2), ("projector", 1)] in named
 
 
+def test_features_that_are_not_listed_are_those_of_the_class() -> None:
+    vision = {**config_of("qwen3_vl")["vision_config"], "depth": 27, "deepstack_visual_indexes": None}
+    stretches = [run.name for run in changed("qwen3_vl", vision_config=vision).runs if run.name.startswith("vision.")]
+    assert stretches == ["vision.0", "vision.9", "vision.17", "vision.25"]
+
+
 @pytest.mark.parametrize("listed", [[3, 1], [1, 1], [1, 9], [0, 1, 2, 3]])
 def test_features_that_no_layer_has_or_takes_are_refused(listed: list[int]) -> None:
     vision = {**config_of("qwen3_vl")["vision_config"], "depth": 4, "deepstack_visual_indexes": listed}

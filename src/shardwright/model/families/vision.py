@@ -24,6 +24,8 @@ from shardwright.model.ir.fields import MAX_FFN, MAX_HEADS, MAX_HIDDEN, MAX_LAYE
 from shardwright.model.ir.graph import Model
 
 MAX_POSITIONS: Final = 2**24
+QWEN_DEEP: Final = (8, 16, 24)
+"""Tower layers whose features Qwen3-VL's class takes where a configuration does not say."""
 LLAVA_TEXTS: Final = ("llama", "mistral", "qwen2")
 
 
@@ -89,8 +91,10 @@ def build_llava(fields: Fields) -> Model:
     return joined_model(language, vision=replace(shape, layers=used), projector=projector)
 
 
-def _qwen(fields: Fields, language: Model) -> Model:
-    """Qwen3-VL's tower: learned positions, merged patches, and mergers for features of inner layers (deepstack)."""
+def _qwen(fields: Fields, language: Model, *, deep: tuple[int, ...] = ()) -> Model:
+    """Qwen3-VL's tower: learned positions, merged patches, and mergers for features of inner layers (deepstack), of `deep` where those are
+    not written.
+    """
     vision = fields.optional_section("vision_config")
     if vision is None:
         return language
@@ -107,13 +111,13 @@ def _qwen(fields: Fields, language: Model) -> Model:
         for norm in (hidden, wide)
     )
     joined = joined_model(language, vision=shape, projector=projector)
-    return with_deepstack(joined, merger=merger, after=_deep(vision, shape, language))
+    return with_deepstack(joined, merger=merger, after=_deep(vision, shape, language, usual=deep))
 
 
-def _deep(vision: Fields, shape: VisionShape, language: Model) -> tuple[int, ...]:
+def _deep(vision: Fields, shape: VisionShape, language: Model, *, usual: tuple[int, ...]) -> tuple[int, ...]:
     """Tower layers whose features the first language layers take in."""
     name = "deepstack_visual_indexes"
-    deep = vision.integers(name, maximum=MAX_LAYERS)
+    deep = vision.integers(name, maximum=MAX_LAYERS) if vision.present(name) else usual
     layers = sum(run.count for run in language.runs if run.name.startswith("layers"))
     if any(a >= b for a, b in pairwise(deep)) or any(one >= shape.layers for one in deep) or len(deep) > layers:
         hint = f"list numbers that count up below {shape.layers}, one for each of the first language layers at most"
@@ -123,12 +127,12 @@ def _deep(vision: Fields, shape: VisionShape, language: Model) -> tuple[int, ...
 
 def build_qwen3_vl(fields: Fields) -> Model:
     """Qwen3-VL, dense language model."""
-    return _qwen(fields, built("Qwen3ForCausalLM", _qwen_text(fields)))
+    return _qwen(fields, built("Qwen3ForCausalLM", _qwen_text(fields)), deep=QWEN_DEEP)
 
 
 def build_qwen3_vl_moe(fields: Fields) -> Model:
     """Qwen3-VL with experts."""
-    return _qwen(fields, built("Qwen3MoeForCausalLM", _qwen_text(fields)))
+    return _qwen(fields, built("Qwen3MoeForCausalLM", _qwen_text(fields)), deep=QWEN_DEEP)
 
 
 def _qwen_text(fields: Fields) -> Fields:
