@@ -59,7 +59,7 @@ def test_no_rank_enters_a_network_before_all_have_connected(ranks: list[Any]) ->
 @pytest.mark.parametrize(("how", "name"), [*(("trained", name) for name in TRAINED), *(("grouped", name) for name in GROUPED)])
 def test_losses_are_those_of_a_single_process(ranks: list[Any], how: str, name: str) -> None:
     expected = alone(name)[:STEPS]
-    assert expected[0][0] != pytest.approx(expected[-1][0], abs=1e-3), "training changes the loss"
+    assert expected[0] != pytest.approx(expected[-1], abs=1e-3), "training changes the loss, or what it is steep by"
     trained = [found[how][name] for found in ranks if name in found[how]]
     assert len(trained) == PLANS[name].devices
     for reports in trained:
