@@ -11,7 +11,8 @@ from tempfile import TemporaryDirectory
 
 from tests.execute.flips import Ending, Flip, Verdict, fields_of, flips, verdict
 from tests.execute.huggingface_layouts import CONFIGS
-from tests.execute.published_configs import PUBLISHED, Config
+from tests.execute.published_configs import PUBLISHED
+from tests.execute.published_sizes import Config
 
 PAGE = Path(__file__).parents[2] / "docs" / "config-fields.md"
 HEAD = """# Fields of configurations

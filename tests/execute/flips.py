@@ -24,7 +24,8 @@ from shardwright.execute.weights.read import open_weights
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface import load_config, model_from_config
 from shardwright.model.ir.graph import Model
-from tests.execute.published_configs import Config, batch_of, in_double, logits_of, made, sequences_of
+from tests.execute.published_configs import batch_of, in_double, logits_of, made, sequences_of
+from tests.execute.published_sizes import Config
 
 TOKENS = 7
 OF_FILES = frozenset(

@@ -15,25 +15,11 @@ import torch
 from shardwright.execute.training.image_files import has_grid
 from shardwright.job.training import SequenceLength
 from shardwright.model.ir.graph import Model
+from tests.execute.image_batches import SQUARE, with_images
+from tests.execute.published_images import GEMMA4, IMAGES, MINIMAX_M3_TEXT
+from tests.execute.published_sizes import ALIKE, PLAIN, Config
 
-Config = dict[str, Any]
-
-PLAIN: Config = {
-    "hidden_size": 32,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 20,
-    "num_hidden_layers": 2,
-    "vocab_size": 19,
-    "max_position_embeddings": 32,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "pad_token_id": None,
-}
 WHOLE: Config = {**PLAIN, "num_key_value_heads": 4}
-ALIKE: Config = {key: value for key, value in PLAIN.items() if key not in ("num_key_value_heads", "head_dim")}
-"""Of families whose heads all have keys of their own, as wide as their share of the stream."""
 GPT: Config = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 32, "vocab_size": 19, "bos_token_id": 0, "eos_token_id": 0}
 GEMMA2: Config = {**PLAIN, "architectures": ["Gemma2ForCausalLM"], "sliding_window": 4, "query_pre_attn_scalar": 24}
 FALCON: Config = {
@@ -42,47 +28,6 @@ FALCON: Config = {
     "ffn_hidden_size": 20,
     "new_decoder_architecture": False,
 }
-GEMMA4: Config = {
-    **PLAIN,
-    "architectures": ["Gemma4ForCausalLM"],
-    "global_head_dim": 12,
-    "num_global_key_value_heads": 1,
-    "attention_k_eq_v": True,
-    "num_hidden_layers": 3,
-    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
-    "sliding_window": 4,
-    "final_logit_softcapping": 3.0,
-    "hidden_size_per_layer_input": 0,
-    "rope_parameters": {
-        "full_attention": {"rope_type": "proportional", "rope_theta": 50.0, "partial_rotary_factor": 0.7, "factor": 2.0},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
-    },
-}
-GEMMA4_IMAGES: Config = {
-    "architectures": ["Gemma4ForConditionalGeneration"],
-    "image_token_id": 5,
-    "tie_word_embeddings": True,
-    "text_config": {
-        **{key: value for key, value in GEMMA4.items() if key != "architectures"},
-        "model_type": "gemma4_text",
-        "pad_token_id": 0,
-        "use_bidirectional_attention": "vision",
-    },
-    "vision_config": {
-        "model_type": "gemma4_vision",
-        "hidden_size": 16,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "intermediate_size": 24,
-        "num_hidden_layers": 2,
-        "patch_size": 3,
-        "position_embedding_size": 7,
-        "pooling_kernel_size": 2,
-        "standardize": True,
-    },
-}
-"""Images of sixteen patches, which become four image tokens, whose embeddings of padding have no gradient there."""
 T5: Config = {
     "d_model": 32,
     "d_kv": 6,
@@ -97,84 +42,6 @@ T5: Config = {
     "eos_token_id": 0,
 }
 """An encoder and a decoder; distances of short sequences are beyond those that have a bias each."""
-LLAVA: Config = {
-    "architectures": ["LlavaForConditionalGeneration"],
-    "image_token_index": 5,
-    "text_config": {**PLAIN, "model_type": "llama"},
-    "vision_config": {
-        "model_type": "clip_vision_model",
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 2,
-        "image_size": 8,
-        "patch_size": 4,
-        "projection_dim": 16,
-    },
-}
-"""Images of four patches."""
-KIMI: Config = {
-    "architectures": ["Kimi_K25ForConditionalGeneration"],
-    "image_token_id": 5,
-    "projection_hidden_size": 16,
-    "tie_word_embeddings": False,
-    "text_config": {
-        **ALIKE,
-        "num_key_value_heads": 4,
-        "model_type": "deepseek_v3",
-        "q_lora_rank": 12,
-        "kv_lora_rank": 8,
-        "qk_nope_head_dim": 6,
-        "qk_rope_head_dim": 4,
-        "v_head_dim": 5,
-        "first_k_dense_replace": 1,
-        "moe_intermediate_size": 12,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "n_shared_experts": 1,
-        "n_group": 1,
-        "topk_group": 1,
-        "num_nextn_predict_layers": 0,
-    },
-    "vision_config": {
-        "model_type": "kimi_k25_vision",
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "patch_size": 3,
-        "pos_emb_height": 4,
-        "pos_emb_width": 4,
-    },
-}
-"""Images of sixteen patches, which become four image tokens."""
-QWEN3_VL: Config = {
-    "architectures": ["Qwen3VLForConditionalGeneration"],
-    "image_token_id": 5,
-    "video_token_id": 6,
-    "tie_word_embeddings": False,
-    "text_config": {
-        **PLAIN,
-        "model_type": "qwen3_vl_text",
-        "head_dim": 12,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [2, 2, 1], "mrope_interleaved": True},
-    },
-    "vision_config": {
-        "model_type": "qwen3_vl_vision",
-        "depth": 3,
-        "hidden_size": 16,
-        "num_heads": 2,
-        "intermediate_size": 24,
-        "in_channels": 3,
-        "patch_size": 3,
-        "temporal_patch_size": 2,
-        "spatial_merge_size": 2,
-        "out_hidden_size": 32,
-        "num_position_embeddings": 9,
-        "deepstack_visual_indexes": [0, 2],
-    },
-}
-"""Images of sixteen patches, which become four image tokens; features of two tower layers go to both layers of the language model."""
 PUBLISHED: dict[str, Config] = {
     "smollm3": {**PLAIN, "architectures": ["SmolLM3ForCausalLM"], "num_hidden_layers": 4, "tie_word_embeddings": True},
     "smollm3 listed": {
@@ -382,64 +249,10 @@ PUBLISHED: dict[str, Config] = {
     "mt5": {**T5, "architectures": ["MT5ForConditionalGeneration"]},
     "umt5": {**T5, "architectures": ["UMT5ForConditionalGeneration"]},
     "umt5 untied": {**T5, "architectures": ["UMT5ForConditionalGeneration"], "feed_forward_proj": "gelu", "tie_word_embeddings": False},
-    "llava": LLAVA,
-    "llava whole": {
-        **LLAVA,
-        "text_config": {**LLAVA["text_config"], "model_type": "qwen2", "tie_word_embeddings": True},
-        "vision_feature_select_strategy": "full",
-        "vision_feature_layer": 1,
-        "multimodal_projector_bias": False,
-    },
-    "llava of mistral": {
-        **LLAVA,
-        "text_config": {**LLAVA["text_config"], "model_type": "mistral", "sliding_window": 4},
-        "vision_config": {**LLAVA["vision_config"], "hidden_act": "gelu", "layer_norm_eps": 1e-3},
-        "projector_hidden_act": "quick_gelu",
-        "vision_feature_layer": -1,
-    },
-    "kimi k2.5": KIMI,
-    "kimi k2.5 stretched": {
-        **KIMI,
-        "tie_word_embeddings": True,
-        "projection_layer_norm_eps": 0.25,
-        "text_config": {**KIMI["text_config"], "rms_norm_eps": 1e-3, "norm_topk_prob": False, "rope_interleave": False},
-        "vision_config": {
-            **KIMI["vision_config"],
-            "merge_kernel_size": [2, 4],
-            "hidden_act": "gelu",
-            "pos_emb_height": 3,
-            "pos_emb_width": 3,
-            "rope_parameters": {"rope_type": "axial", "rope_theta": 50.0},
-        },
-    },
-    "qwen3 vl": QWEN3_VL,
-    "qwen3 vl moe": {
-        **QWEN3_VL,
-        "architectures": ["Qwen3VLMoeForConditionalGeneration"],
-        "text_config": {
-            **QWEN3_VL["text_config"],
-            "model_type": "qwen3_vl_moe_text",
-            "num_hidden_layers": 3,
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 12,
-            "mlp_only_layers": [1],
-        },
-        "vision_config": {**QWEN3_VL["vision_config"], "model_type": "qwen3_vl_moe_vision"},
-    },
-    "qwen3 vl tied": {
-        **QWEN3_VL,
-        "tie_word_embeddings": True,
-        "text_config": {**PLAIN, "model_type": "qwen3_vl_text", "attention_bias": True, "hidden_act": "gelu"},
-        "vision_config": {
-            **QWEN3_VL["vision_config"],
-            "in_channels": 2,
-            "temporal_patch_size": 1,
-            "num_position_embeddings": 16,
-            "deepstack_visual_indexes": [1],
-            "hidden_act": "silu",
-            "rope_parameters": {"rope_type": "axial", "rope_theta": 50.0},
-        },
+    "minimax m3 alone": {
+        **MINIMAX_M3_TEXT,
+        "architectures": ["MiniMaxM3VLForCausalLM"],
+        "tie_word_embeddings": False,
     },
     "gemma4": {**GEMMA4, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12},
     "gemma4 dense": {**GEMMA4, "final_logit_softcapping": None, "tie_word_embeddings": False},
@@ -449,39 +262,16 @@ PUBLISHED: dict[str, Config] = {
         "attention_bias": True,
         "use_bidirectional_attention": "vision",
     },
-    "gemma4 of images": GEMMA4_IMAGES,
-    "gemma4 of images, causal": {
-        **GEMMA4_IMAGES,
-        "tie_word_embeddings": False,
-        "text_config": {
-            **GEMMA4_IMAGES["text_config"],
-            "tie_word_embeddings": False,
-            "use_bidirectional_attention": None,
-            "enable_moe_block": True,
-            "num_experts": 4,
-            "top_k_experts": 2,
-            "moe_intermediate_size": 12,
-            "hidden_size": 34,
-        },
-        "vision_config": {
-            **GEMMA4_IMAGES["vision_config"],
-            "standardize": False,
-            "rope_parameters": {"rope_type": "axial", "rope_theta": 5.0},
-        },
-    },
+    **IMAGES,
     "gemma2": {**GEMMA2, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0},
 }
 
 
-SQUARE = 4
-"""Rows and columns of patches of the images that have some."""
-
-
 class _Double:
-    """PyTorch, in which ``float32`` has 64 bits."""
+    """PyTorch, in which ``float32``, ``float`` too, has 64 bits."""
 
     def __getattr__(self, name: str) -> Any:
-        return torch.float64 if name == "float32" else getattr(torch, name)
+        return torch.float64 if name in ("float32", "float") else getattr(torch, name)
 
 
 IN_SINGLE = {
@@ -490,6 +280,7 @@ IN_SINGLE = {
     "Qwen3VLForConditionalGeneration": "qwen3_vl",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe",
     **dict.fromkeys(("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), "gemma4"),
+    **dict.fromkeys(("MiniMaxM3VLForCausalLM", "MiniMaxM3SparseForConditionalGeneration"), "minimax_m3_vl"),
     **{f"{name.upper()}ForConditionalGeneration": name for name in ("t5", "mt5", "umt5")},
 }
 """Modules of Transformers that compute some things in float32 always: recurrences of delta rules, some norms, turns of towers."""
@@ -551,70 +342,6 @@ def batch_of(published: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"text": ids[:, :-1], "labels": ids[:, 1:], **others}
 
 
-def with_images(published: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Texts with places for an image each, drawn too; ``pixels`` are for Transformers."""
-    config, generator = published.config, torch.Generator().manual_seed(int(ids.sum()))
-    if "image_token_index" not in config:
-        return with_squares(published, ids, generator)
-    side, patch, token = config.vision_config.image_size, config.vision_config.patch_size, config.image_token_index
-    pixels = torch.randn((len(ids), config.vision_config.num_channels, side, side), generator=generator, dtype=torch.float64)
-    patches = torch.nn.functional.unfold(pixels, patch, stride=patch).mT
-    text = ids[:, :-1].masked_fill(ids[:, :-1] == token, 0)
-    drawn = torch.rand(text.shape, generator=generator).argsort(1).argsort(1)
-    places = drawn < patches.shape[1] + (config.vision_feature_select_strategy == "full")
-    image = torch.nn.functional.pad(patches, (0, 0, 1, 0))
-    return {"text": text.masked_fill(places, token), "labels": ids[:, 1:], "image": image, "pixels": pixels}
-
-
-def with_squares(published: Any, ids: torch.Tensor, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """Texts with places for the image tokens of a square image each; ``pixels`` are patches row by row, ``grid`` says their rows."""
-    if hasattr(published.config.vision_config, "spatial_merge_size"):
-        return with_blocks(published, ids, generator)
-    config, patch = published.config, published.config.vision_config.patch_size
-    pixels = torch.randn((len(ids), 3, SQUARE * patch, SQUARE * patch), generator=generator, dtype=torch.float64)
-    patches = torch.nn.functional.unfold(pixels, patch, stride=patch).mT
-    pooled = getattr(config.vision_config, "pooling_kernel_size", None)
-    high, wide = (pooled, pooled) if pooled else config.vision_config.merge_kernel_size
-    blocks = torch.arange(SQUARE**2).view(SQUARE // high, high, SQUARE // wide, wide).transpose(1, 2).flatten()
-    # Token 0 stands for padding where a model has some, whose embedding has no gradient in Transformers.
-    text = ids[:, :-1].masked_fill((ids[:, :-1] == config.image_token_id) | (ids[:, :-1] == 0), 1)
-    places = torch.rand(text.shape, generator=generator).argsort(1).argsort(1) < SQUARE**2 // (high * wide)
-    text = text.masked_fill(places, config.image_token_id)
-    if pooled:
-        pixels = patches.unflatten(-1, (3, -1)).transpose(-1, -2).flatten(-2)
-        at = torch.arange(SQUARE**2)
-        where = torch.stack([at % SQUARE, at // SQUARE], dim=-1).expand(len(ids), -1, -1)
-        return {"text": text, "labels": ids[:, 1:], "image": pixels[:, blocks], "pixels": pixels, "where": where}
-    return {
-        "text": text,
-        "labels": ids[:, 1:],
-        "image": patches[:, blocks],
-        "pixels": patches.flatten(0, 1).unflatten(1, (3, patch, patch)),
-        "grid": torch.tensor([[1, SQUARE, SQUARE]] * len(ids)),
-    }
-
-
-def with_blocks(published: Any, ids: torch.Tensor, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """Texts with a row of places for the image tokens of a square image each; patches stand block by block, of as many equal frames."""
-    config, vision = published.config, published.config.vision_config
-    patch, merged = vision.patch_size, vision.spatial_merge_size
-    pixels = torch.randn((len(ids), vision.in_channels, SQUARE * patch, SQUARE * patch), generator=generator, dtype=torch.float64)
-    blocks = torch.arange(SQUARE**2).view(SQUARE // merged, merged, SQUARE // merged, merged).transpose(1, 2).flatten()
-    patches = torch.nn.functional.unfold(pixels, patch, stride=patch).mT[:, blocks].unflatten(2, (vision.in_channels, 1, patch**2))
-    patches = patches.expand(-1, -1, -1, vision.temporal_patch_size, -1).flatten(2)
-    text = ids[:, :-1].masked_fill((ids[:, :-1] == config.image_token_id) | (ids[:, :-1] == config.video_token_id), 0)
-    tokens = SQUARE**2 // merged**2
-    starts = torch.randint(0, text.shape[1] - tokens + 1, (len(ids), 1), generator=generator)
-    number = torch.arange(text.shape[1]) - starts
-    return {
-        "text": text.masked_fill((number >= 0) & (number < tokens), config.image_token_id),
-        "labels": ids[:, 1:],
-        "image": patches,
-        "pixels": patches.flatten(0, 1),
-        "grid": torch.tensor([[1, SQUARE, SQUARE]] * len(ids)),
-    }
-
-
 def without_use(published: Any, name: str) -> bool:
     """A parameter that no output reads: of a tower, what lies behind the layer whose features are taken."""
     feature = getattr(published.config, "vision_feature_layer", None)
@@ -629,7 +356,7 @@ def logits_of(published: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return published(input_ids=batch["encoder"], decoder_input_ids=batch["text"]).logits
     if "grid" in batch:
         pixels, kinds = batch["pixels"].to(published.dtype), {}
-        if hasattr(published.config.vision_config, "spatial_merge_size"):
+        if hasattr(published.config.vision_config, "deepstack_visual_indexes"):
             kinds["mm_token_type_ids"] = (batch["text"] == published.config.image_token_id).int()
         return published(input_ids=batch["text"], pixel_values=pixels, image_grid_thw=batch["grid"], **kinds).logits
     if "where" in batch:

@@ -22,4 +22,4 @@ def published_name(architecture: str) -> str:
     return ARCHITECTURES[REGISTRY[architecture]] if architecture in OTHERWISE else architecture
 
 
-OTHERWISE = frozenset({"Kimi_K25ForConditionalGeneration"})
+OTHERWISE = frozenset({"Kimi_K25ForConditionalGeneration", "MiniMaxM3VLForCausalLM"})

@@ -24,7 +24,7 @@ from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.text.parser import parse_plan
-from tests.execute.published_configs import KIMI, LLAVA
+from tests.execute.published_images import KIMI, LLAVA
 from tests.execute.trained import train
 from tests.tiers import random_of
 

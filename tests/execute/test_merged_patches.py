@@ -23,7 +23,7 @@ from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.model.trained import trained
 from shardwright.strategy.text.parser import parse_plan
-from tests.execute.published_configs import KIMI
+from tests.execute.published_images import KIMI
 from tests.tiers import in_both, in_proof
 
 RING, GATHER = "core = s2 via ring", "core = s2 via gather"

@@ -55,7 +55,7 @@ MOST_ILLEGAL = 0.25
 MANY = (200, 2000)
 LARGEST = many(300, 10**9)
 """Operators of a generated plan that is executed, one way: time grows with them. Half of the plans have fewer."""
-SIZES_ALONE = ("qwen3.5-27b", "minimax-m3")
+SIZES_ALONE = ("qwen3.5-27b",)
 """Models of whose towers only the sizes are known."""
 
 

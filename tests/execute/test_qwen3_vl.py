@@ -37,7 +37,9 @@ from tests.execute.counts import (
     traced_moves,
     traced_sums,
 )
-from tests.execute.published_configs import PUBLISHED, QWEN3_VL, Config
+from tests.execute.published_configs import PUBLISHED
+from tests.execute.published_images import QWEN3_VL
+from tests.execute.published_sizes import Config
 
 TOKEN = QWEN3_VL["image_token_id"]
 TOWER = "vision_embed+vision.0:1+vision.1:2+deep.0+deep.1+projector"

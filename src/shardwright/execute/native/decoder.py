@@ -105,14 +105,14 @@ class Activation(nn.Module):  # type: ignore[misc]
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
         self.count, self.curve = len(operator.reads), curve_of(settings, gated=operator.gated)
-        self.limit = settings.gate_limit if operator.clamped else None
+        self.clamped = settings if operator.clamped else None
 
     def forward(self, x: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor, and what passes."""
         if self.count == 1:
             return (curve(self.curve, x), *rest)
-        if self.limit is not None:
-            return (clamped_gate(x, rest[0], limit=self.limit), *rest[1:])
+        if self.clamped is not None:
+            return (clamped_gate(x, rest[0], settings=self.clamped), *rest[1:])
         return (curve(self.curve, x) * rest[0], *rest[1:])
 
 

@@ -34,7 +34,7 @@ def activation(place: OperatorShare, inputs: tuple[Values, ...], weights: Weight
         (values,) = inputs
         count = len(operator.reads)
         if operator.clamped:
-            return (clamped_gate(values[0], values[1], limit=place.settings.gate_limit), *values[count:])
+            return (clamped_gate(values[0], values[1], settings=place.settings), *values[count:])
         y = curve(curve_of(place.settings, gated=operator.gated), values[0])
         return (y * values[1] if operator.gated else y, *values[count:])
     x, scores = inputs[0][0], inputs[1][GATE_EXTENT[len(inputs[1])]]

@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from shardwright.model.ir.settings import USUAL, Settings
-
-QUICK = 1.702
-"""Of GELU by a sigmoid (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2)."""
+from shardwright.model.ir.settings import QUICK, USUAL, Settings
 
 
 def curve_of(settings: Settings, *, gated: bool) -> str:
@@ -34,9 +31,11 @@ def curve(name: str, x: torch.Tensor) -> torch.Tensor:
     raise AssertionError(name)
 
 
-def clamped_gate(x: torch.Tensor, y: torch.Tensor, *, limit: float) -> torch.Tensor:
-    """g sigmoid(1.702 g) (1 + y), with g = min(x, limit) and y between -limit and limit (OpenAI 2025, arXiv 2508.10925, section 2.2)."""
-    return curve("quick_gelu", x.clamp(max=limit)) * (y.clamp(-limit, limit) + 1)
+def clamped_gate(x: torch.Tensor, y: torch.Tensor, *, settings: Settings) -> torch.Tensor:
+    """g sigmoid(slope g) (1 + y), with g = min(x, limit) and y between -limit and limit (OpenAI 2025, arXiv 2508.10925, section 2.2)."""
+    limit = settings.gate_limit
+    gate = x.clamp(max=limit)
+    return gate * torch.sigmoid(settings.gate_slope * gate) * (y.clamp(-limit, limit) + 1)
 
 
 def curve_gradient(name: str, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

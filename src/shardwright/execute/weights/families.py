@@ -24,6 +24,9 @@ from shardwright.execute.weights.layers import (
     GPTJ,
     LATENT,
     LLAMA,
+    M3,
+    M3_ALONE,
+    M3_PROJECTOR,
     MAMBA1,
     MAMBA_OUTER,
     MIXER,
@@ -384,6 +387,18 @@ FAMILIES: Final[Mapping[str, Family]] = {
             ("Qwen3VLMoeForConditionalGeneration", {**LLAMA, **QWEN_EXPERTS, **linear("router", "mlp.gate")}),
         )
     },
+    "MiniMaxM3ForCausalLM": Family(name="MiniMaxM3ForCausalLM", outer=one_more(OUTER), layers=one_more(M3_ALONE)),
+    "MiniMaxM3SparseForConditionalGeneration": Family(
+        name="MiniMaxM3SparseForConditionalGeneration",
+        outer=renamed(one_more(OUTER), "", "language_model."),
+        layers=one_more(M3),
+        stem="language_model.model.layers.{layer}.",
+        stacks={
+            "vision_embed": Stack(rules=CLIP_EMBED, stem="vision_tower.vision_model."),
+            "vision": Stack(rules=CLIP, stem="vision_tower.vision_model.encoder.layers.{layer}."),
+            "projector": Stack(rules=M3_PROJECTOR),
+        },
+    ),
     "GPT2LMHeadModel": Family(
         name="GPT2LMHeadModel",
         outer={

@@ -13,6 +13,7 @@ from shardwright.execute.weights.rules import (
     in_pairs,
     linear,
     norm,
+    of_all_experts,
     plain,
     renamed,
     shared_experts,
@@ -207,6 +208,35 @@ QWEN_EXPERTS = either_way(
     {**side_by_side("experts.up.weight", "mlp.experts.gate_up_proj"), **plain(experts__down__weight="mlp.experts.down_proj")}
 )
 """As published ones are; Transformers writes them (out, in)."""
+M3 = {
+    **NORMS,
+    **SELF,
+    **linear("index_q", "self_attn.index_q_proj"),
+    **linear("index_k", "self_attn.index_k_proj"),
+    **norm("index_q_norm", "self_attn.index_q_norm"),
+    **norm("index_k_norm", "self_attn.index_k_norm"),
+    **MLP,
+    **experts_of(tuple(f"block_sparse_moe.experts.{{expert}}.w{i}" for i in (1, 3, 2))),  # type: ignore[arg-type]
+    **shared_experts("block_sparse_moe.shared_experts"),
+    **linear("router", "block_sparse_moe.gate"),
+    **plain(router__correction="block_sparse_moe.e_score_correction_bias"),
+}
+M3_ALONE = {
+    **renamed(M3, "self_attn.index_", "self_attn.indexer."),
+    **fused("up", "mlp.gate_up_proj", parts=2),
+    **of_all_experts("mlp.experts.gate_up_proj", "mlp.experts.down_proj"),
+    **fused("shared.up", "mlp.shared_experts.gate_up_proj", parts=2),
+    **linear("shared.down", "mlp.shared_experts.down_proj"),
+    **linear("router", "mlp.gate"),
+    **plain(router__correction="mlp.gate.e_score_correction_bias"),
+}
+"""As Transformers writes the language model alone."""
+M3_PROJECTOR = {
+    **linear("up", "multi_modal_projector.linear_1"),
+    **linear("down", "multi_modal_projector.linear_2"),
+    **linear("merge.up", "patch_merge_mlp.linear_1"),
+    **linear("merge.down", "patch_merge_mlp.linear_2"),
+}
 T5_CROSS = {
     **norm("cross.norm", "layer.1.layer_norm"),
     **linear("cross.q", "layer.1.EncDecAttention.q"),

@@ -116,6 +116,14 @@ def experts_of(tensors: tuple[str, str, str]) -> dict[str, Rule]:
     return {ours: Rule(tensor=f"{tensor}.weight", turned=True) for ours, tensor in zip(names, tensors, strict=True)}
 
 
+def of_all_experts(up: str, down: str) -> dict[str, Rule]:
+    """Gate and up of all experts, one behind the other, and down: a tensor each, (experts, out, in)."""
+    return {
+        **{name: replace(rule, turned=True) for name, rule in side_by_side("experts.up.weight", up).items()},
+        "experts.down.weight": Rule(tensor=down, turned=True),
+    }
+
+
 def one_more(rules: Rules) -> dict[str, Rule]:
     """Gains that are stored less one."""
     return {name: replace(rule, add=1.0) if "norm" in name and name.endswith("weight") else rule for name, rule in rules.items()}

@@ -40,13 +40,13 @@ class ClassSettings:
         score_width: ``query_pre_attn_scalar``, the width that scores are divided by the root of; 0: a head's. plain_scores: they are not
             divided.
         tied_scaled: what a head that is the embedding reads is divided by the root of its width, unless ``scale_decoder_outputs`` is false.
-        final_cap: ``final_logit_softcapping`` where that is not written. reads_cap: it reads that.
+        final_cap: ``final_logit_softcapping`` where that is not written. reads_cap: it reads that. reads_slope: it reads ``swiglu_alpha``.
         factors: names of `FACTORS` that it reads, and their values where they are not written.
         scoring: ``scoring_func`` that it computes, whatever is written.
         trained: positions of the first training, where they were made longer; 0: what the configuration says of others.
         least_step: of a scan where ``time_step_min`` is not written, which it reads for that; 0: it reads ``time_step_limit``.
         reads_interleave: published weights have turned elements as pairs unless ``rope_interleave`` is false.
-        leaves_out: fields that it does not read, though other classes do.
+        leaves_out: fields that it does not read, though other classes do. fixed: fields that it does not read, and what it computes.
         differs: how what we compute differs from the published model, whatever the configuration says.
     """
 
@@ -76,10 +76,12 @@ class ClassSettings:
     tied_scaled: bool = False
     final_cap: float = 0.0
     reads_cap: bool = False
+    reads_slope: bool = False
     factors: Mapping[str, float] = field(default_factory=dict)
     least_step: float = 0.0
     reads_interleave: bool = False
     leaves_out: tuple[str, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     differs: tuple[str, ...] = ()
 
 
@@ -112,6 +114,13 @@ _T5: Final = ClassSettings(
     legacy={"gated-gelu": "gelu_new", "gated-silu": "silu", "gated-relu": "relu"},
 )
 _GLM: Final = ClassSettings(eps=1.5625e-7, rope_share=True, usual_share=0.5)
+_M3: Final = {
+    "n_shared_experts": 1,
+    "use_routing_bias": True,
+    "use_qk_norm": True,
+    "use_gemma_norm": True,
+    "multimodal_projector_bias": True,
+}
 CLASSES: Final[Mapping[str, ClassSettings]] = {
     **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _PLAIN),
     **dict.fromkeys(("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"), ClassSettings(scores_add_up=False)),
@@ -166,6 +175,21 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     "MT5ForConditionalGeneration": replace(_T5, activation="gated-gelu", tied_scaled=False),
     "UMT5ForConditionalGeneration": replace(_T5, activation="gated-gelu"),
     "LlavaForConditionalGeneration": _PLAIN,
+    **dict.fromkeys(
+        ("MiniMaxM3ForCausalLM", "MiniMaxM3SparseForConditionalGeneration"),
+        ClassSettings(
+            rope_base=5e6,
+            rope_share=True,
+            scores_add_up=True,
+            reads_norm=False,
+            share_factor=2.0,
+            sigmoid=True,
+            scoring="sigmoid",
+            reads_slope=True,
+            legacy={"swigluoai": "silu"},
+            fixed=_M3,
+        ),
+    ),
     "Qwen3VLForConditionalGeneration": ClassSettings(rope_base=500000.0, axes=(24, 20, 20)),
     "Qwen3VLMoeForConditionalGeneration": ClassSettings(rope_base=500000.0, axes=(24, 20, 20), scores_add_up=True, reads_norm=False),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families import images_gemma, images_kimi, images_llava, images_qwen
+from shardwright.model.families import images_gemma, images_kimi, images_llava, images_minimax, images_qwen
 from shardwright.model.families.tower import Tower
 from shardwright.model.ir.fields import Fields
 from shardwright.model.ir.graph import Model
@@ -14,6 +14,7 @@ from shardwright.model.ir.settings import ImageInput, Settings
 TOWERS: Final[Mapping[str, Tower]] = {
     "LlavaForConditionalGeneration": images_llava.TOWER,
     "KimiK25ForConditionalGeneration": images_kimi.TOWER,
+    "MiniMaxM3SparseForConditionalGeneration": images_minimax.TOWER,
     **dict.fromkeys(("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"), images_qwen.TOWER),
     "Gemma4ForConditionalGeneration": images_gemma.TOWER,
 }

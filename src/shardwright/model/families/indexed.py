@@ -1,4 +1,4 @@
-"""Models with sparse attention by an indexer: DeepSeek-V3.2, GLM-5 and MiniMax-M3."""
+"""Models with latent attention over keys that an indexer selects: DeepSeek-V3.2 and GLM-5."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import replace
 from functools import partial
 
 from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import attention_operators, grouped_shape, layer_block, mlp_operators
-from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.blocks.dense import layer_block
 from shardwright.model.blocks.mla import latent_shape, mla_operators
 from shardwright.model.blocks.predictor import num_predictors
-from shardwright.model.blocks.sparse_attention import IndexShape, index_operators, index_shape, with_selection
-from shardwright.model.families.deepseek import V3_GROUPS, expert_shape, shared_experts, sparse_layers
+from shardwright.model.blocks.sparse_attention import index_operators, index_shape, with_selection
+from shardwright.model.families.deepseek import V3_GROUPS, shared_experts, sparse_layers
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.fields import MAX_CONTEXT, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, Fields
+from shardwright.model.ir.fields import MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
 
 FULL, SHARED = "full", "shared"
@@ -87,59 +86,3 @@ def _latent_layer(fields: Fields, sparse: bool, indexer: str, *, groups: tuple[i
     name = ("moe" if sparse else "dense") + ("" if indexer == FULL else "_shared_index")
     feed_forward = shared_experts(fields, sparse=sparse, correction=True, groups=groups)
     return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed_forward)
-
-
-def build_minimax_m3(fields: Fields) -> Model:
-    """MiniMax-M3, language model: grouped-query attention over selected blocks of keys, dense first layers, one shared expert.
-
-    Every key/value head has its own scorer head; a query sees ``sparse_topk_blocks`` blocks of ``sparse_block_size`` keys.
-    ``num_nextn_predict_layers`` counts prediction modules; ``num_mtp_modules`` (a number of prediction steps that share one) is not read.
-    """
-    layers = fields.layers()
-    fields.aside("first_k_dense_replace", "moe_intermediate_size")  # what moe_layer_freq and intermediate_size say
-    moe = fields.switches("moe_layer_freq", layers=layers)
-    section = fields.section("sparse_attention_config")
-    indexed = (False,) * layers
-    if section.flag("use_sparse_attention"):
-        indexed = section.switches("sparse_attention_freq", layers=layers)
-    if fields.flag("attention_output_gate", default=False):
-        fields.unsupported("attention_output_gate = true in this family")
-    return configured_model(
-        fields,
-        layers=blocks_of(zip(moe, indexed, strict=True), partial(_minimax_layer, fields, section)),
-        predicts=num_predictors(fields) if fields.present("num_nextn_predict_layers") else 0,
-    )
-
-
-def _minimax_layer(fields: Fields, section: Fields, moe: bool, indexed: bool) -> Block:
-    hidden = fields.hidden()
-    head_dim = fields.integer("head_dim", maximum=MAX_HEAD_DIM)
-    selected = 0
-    if indexed:
-        size = section.integer("sparse_block_size", maximum=MAX_CONTEXT)
-        selected = min(size * section.integer("sparse_topk_blocks", maximum=MAX_CONTEXT), MAX_CONTEXT)
-    shape = grouped_shape(fields, head_dim=head_dim, selected=selected)
-    attention = attention_operators(hidden=hidden, shape=shape, qk_norm=_qk_norm(fields))
-    if indexed:
-        index = IndexShape(
-            heads=section.integer("sparse_num_index_heads", maximum=MAX_HEADS),
-            head_dim=section.integer("sparse_index_dim", maximum=MAX_HEAD_DIM),
-            topk=section.integer("sparse_topk_blocks", maximum=MAX_CONTEXT),
-        )
-        scorer = index_operators(query_source="norm1", hidden=hidden, query_width=hidden, shape=index, weighted=False, gain_only=True)
-        attention = with_selection(attention, indexer=scorer, after="qkv")
-    if moe:
-        correction = fields.flag("use_routing_bias", default=False)
-        shared = fields.integer("n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=0) * fields.ffn("shared_intermediate_size")
-        feed = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields), shared_ffn=shared, correction=correction)
-    else:
-        feed = mlp_operators(hidden=hidden, ffn=fields.ffn("dense_intermediate_size"), gated=True)
-    name = ("moe" if moe else "dense") + ("_indexed" if indexed else "")
-    return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed)
-
-
-def _qk_norm(fields: Fields) -> bool:
-    if not fields.flag("use_qk_norm"):
-        return False
-    fields.choice("qk_norm_type", allowed=("per_head",))
-    return True

@@ -58,7 +58,8 @@ _BUILDERS: Final[dict[str, str]] = {
     "shardwright.model.families.qwen:build_qwen3_5_moe": "Qwen3_5MoeForCausalLM qwen3_5_moe_text",
     "shardwright.model.families.indexed:build_deepseek_v32": "DeepseekV32ForCausalLM deepseek_v32",
     "shardwright.model.families.indexed:build_glm_moe_dsa": "GlmMoeDsaForCausalLM glm_moe_dsa",
-    "shardwright.model.families.indexed:build_minimax_m3": "MiniMaxM3ForCausalLM MiniMaxM3SparseForCausalLM minimax_m3",
+    "shardwright.model.families.minimax_m3:build_minimax_m3": "MiniMaxM3ForCausalLM MiniMaxM3SparseForCausalLM minimax_m3 "
+    "MiniMaxM3VLForCausalLM minimax_m3_vl_text",
     "shardwright.model.families.minimax:build_minimax_m2": "MiniMaxM2ForCausalLM minimax_m2",
     "shardwright.model.families.minimax:build_mimo": "MiMoForCausalLM mimo",
     "shardwright.model.families.minimax:build_mimo_v2": "MiMoV2FlashForCausalLM mimo_v2_flash",

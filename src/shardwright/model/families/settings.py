@@ -30,7 +30,7 @@ from shardwright.model.families.spelled import SPELLED
 from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields, shown
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
-from shardwright.model.ir.settings import ACTIVATIONS, USUAL, LongRotary, Settings, YarnRotary
+from shardwright.model.ir.settings import ACTIVATIONS, QUICK, USUAL, LongRotary, Settings, YarnRotary
 
 ACTIVATION = (
     *("hidden_activation", "hidden_act", "activation_function", "activation", "mlp_hidden_act", "dense_act_fn"),
@@ -40,7 +40,6 @@ LATENT_NORMS: Final = ("q_norm", "kv_norm")
 LATENT_EPS: Final = 1e-6
 """Epsilon of the norms of latents in Transformers, whatever ``rms_norm_eps`` says."""
 EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon")
-QUICK: Final = 1.702
 BASE = ("rope_theta", "rotary_emb_base")
 
 
@@ -71,6 +70,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         first_position=own.first_position,
         step_limits=_step_limits(config, model, own, fields),
         gate_limit=fields.number("swiglu_limit", minimum=1e-3, maximum=1e6, default=7.0) if _clamped(model) else 7.0,
+        gate_slope=fields.number("swiglu_alpha", minimum=1e-3, maximum=1e6, default=QUICK) if own.reads_slope else QUICK,
         score_factor=latent_score_factor(config, longer=longer) * _width_factor(fields, own),
         plain_scores=own.plain_scores,
         norms_centred=own.centred,
@@ -249,7 +249,7 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
     known = (*COMPUTED, *own.kinds)
     # What turns in proportion has a share of its own (`ProportionalRotary`).
     share = 1.0 if kind in own.kinds else share_of(config, usual=own.usual_share)
-    widths = [o.reads[0].quantum for b in model.blocks for o in b.operators if o.kind is OperatorKind.ROTARY]
+    widths = [o.reads[0].quantum for b in model.blocks if b.sequence != IMAGE for o in b.operators if o.kind is OperatorKind.ROTARY]
     unlisted = kind == "longrope" and longer_of({ORIGINAL: own.trained or None, **config}, source=model.architecture) is None
     odd = not config.get("kv_lora_rank") and any(int(width * (min(share, 1.0) if own.rope_share else 1.0)) % 2 for width in widths)
     local, local_kind = number_of(config.get("rope_local_base_freq")), kind_of(local_rope_of(config))
@@ -299,8 +299,13 @@ def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tupl
         else "",
         *(f"{name} {value:g}" for name, value in others if value not in (None, 1.0)),
         *(f"{name}, which the published class does not read" for name in own.leaves_out if config.get(name)),
+        *(
+            f"{name} {shown(config[name])}, where the published class has {shown(value)}"
+            for name, value in own.fixed.items()
+            if config.get(name, value) not in (None, value)
+        ),
         *_before_biases(config, model),
-        f"swiglu_alpha {alpha:g}" if _clamped(model) and alpha not in (None, QUICK) else "",
+        f"swiglu_alpha {alpha:g}" if _clamped(model) and not own.reads_slope and alpha not in (None, QUICK) else "",
         "queries, keys and values between bounds (clip_qkv)" if config.get("clip_qkv") else "",
         "biases by distance (alibi) that are divided by the root of a head's width"
         if config.get("alibi") and model.architecture == "FalconForCausalLM"

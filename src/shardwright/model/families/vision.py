@@ -18,6 +18,7 @@ from shardwright.model.families.gemma4 import seeing_images
 from shardwright.model.families.huggingface import built
 from shardwright.model.families.images_kimi import sides, table
 from shardwright.model.families.images_llava import STRATEGIES
+from shardwright.model.families.images_minimax import compressed
 from shardwright.model.families.tower import MAX_PATCH
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.fields import MAX_FFN, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Fields, shown
@@ -34,6 +35,13 @@ def text_fields(fields: Fields) -> Fields:
     section = fields.section("text_config")
     _, top = fields.find("tie_word_embeddings")
     return section if top is None or section.present("tie_word_embeddings") else section.replaced("tie_word_embeddings", top)
+
+
+def _tied_text(fields: Fields) -> Fields:
+    """``text_config`` of a family whose head is the embedding where it or the top says so."""
+    text = fields.section("text_config")
+    tied = [one.flag("tie_word_embeddings", default=False) for one in (fields, text)]
+    return text.replaced("tie_word_embeddings", any(tied))
 
 
 def _tower(vision: Fields, *, patch: int, rows: int = 0, layers: str = "", heads: str = "", prefix: str = "", **more: Any) -> VisionShape:
@@ -67,9 +75,7 @@ def build_llava(fields: Fields) -> Model:
 
     Only the layers up to that one run; the stored ones behind it are left out (they have no gradient and no use).
     """
-    text, vision = text_fields(fields), fields.section("vision_config")
-    tied = [one.flag("tie_word_embeddings", default=False) for one in (fields, text)]
-    text = text.replaced("tie_word_embeddings", any(tied))
+    text, vision = _tied_text(fields), fields.section("vision_config")
     kind = text.string("model_type")
     if kind not in LLAVA_TEXTS:
         text.fail(f"text_config.model_type = {kind[:40]!r} is not supported", hint=f"supported: {', '.join(LLAVA_TEXTS)}")
@@ -212,17 +218,16 @@ def build_kimi_k25(fields: Fields) -> Model:
 
 def build_minimax_m3_vl(fields: Fields) -> Model:
     """MiniMax-M3 with its tower: patches projected one by one by two layers, then merged by two more."""
-    language, vision = built("MiniMaxM3ForCausalLM", text_fields(fields)), fields.optional_section("vision_config")
-    fields.aside("vision_feature_layer", "vision_feature_select_strategy")  # the last one, without a class token
+    text = _tied_text(fields)
+    language, vision = built("MiniMaxM3ForCausalLM", text), fields.optional_section("vision_config")
+    # The last layer's features, without a class token; what follows from other sizes.
+    fields.aside("vision_feature_layer", "vision_feature_select_strategy", "merged_hidden_size")
     if vision is None:
         return language
     vision.aside("image_size", "projection_dim", "vocab_size")  # positions are rotary; of a space shared with a text of its own
-    compression = vision.section("img_token_compression_config")
-    compression.choice("image_token_compression_method", allowed=("patch_merge",))
-    merge = compression.integer("spatial_merge_size", maximum=64) ** 2
-    frames = compression.integer("temporal_patch_size", maximum=64)
-    pixels = vision.integer("patch_size", maximum=MAX_PATCH) ** 2
-    shape = _tower(vision, patch=vision.integer("num_channels", default=3, maximum=64) * frames * pixels, norm_before=True)
+    side, frames = compressed(vision)
+    pixels, merge = vision.integer("patch_size", maximum=MAX_PATCH) ** 2, side**2
+    shape = _tower(vision, patch=vision.integer("num_channels", default=3, maximum=64) * frames * pixels, norm_before=True, rotary=True)
     inner = fields.integer("projector_hidden_size", maximum=MAX_HIDDEN)
     two = ProjectorShape(inner=inner, bias=fields.flag("multimodal_projector_bias", default=True))
     each = projector_operators(two, width=shape.hidden, hidden=language.hidden, source=INPUT)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from math import inf, isqrt
 from typing import Final
 
+QUICK: Final = 1.702
+"""Of GELU by a sigmoid (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2)."""
 ACTIVATIONS: Final = ("silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2")
 USUAL: Final = {True: "silu", False: "gelu_tanh"}
 """The activation of most published models, by whether it is multiplied by a second half."""
@@ -220,7 +222,7 @@ class Settings:
         residual_factor: of what joins the stream of a layer. logits_factor: of logits. logits_cap: bound of logits x behind that,
             cap tanh(x / cap); 0 = none.
         step_limits: between which steps of a scan with heads (Mamba-2) are kept.
-        gate_limit: of both halves of a clamped gate.
+        gate_limit: of both halves of a clamped gate. gate_slope: of the sigmoid in it.
         activation: what feed-forwards compute element by element, a name of `ACTIVATIONS`; empty: the usual one (`USUAL`).
         shares_add_up: what a token's experts count is made to add up to one. share_factor: of what each of them counts.
         sigmoid_scores: scores of experts are sigmoids, whether or not their choice is corrected.
@@ -248,6 +250,7 @@ class Settings:
     logits_cap: float = 0.0
     step_limits: tuple[float, float] = (0.0, inf)
     gate_limit: float = 7.0
+    gate_slope: float = QUICK
     activation: str = ""
     shares_add_up: bool = True
     share_factor: float = 1.0
