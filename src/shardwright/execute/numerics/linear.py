@@ -26,7 +26,7 @@ class Linear:
         """See `Numerics`.
 
         Raises:
-            StrategyError: the input is not as wide as the weight (projectors that average patches), rule ``execute.width``; the operator
+            StrategyError: the input is not as wide as the weight (a tower of which only the sizes are known), rule ``execute.width``; the operator
                 reads and writes one dim, and it is cut, so that a device would have only a part of its own part, ``execute.diagonal``.
         """
         yield from ()
@@ -35,7 +35,7 @@ class Linear:
         if x.shape[-1] != weights[matrices[0]].shape[0]:
             raise StrategyError(
                 f"{place.operator.name} reads {x.shape[-1]} elements with a weight of {weights[matrices[0]].shape[0]} rows",
-                hint="a projector that averages patches cannot be executed yet",
+                hint="a tower of which only the sizes are known cannot be executed yet",
                 rule="execute.width",
             )
         _check_whole(place)
