@@ -26,8 +26,9 @@ class Linear:
         """See `Numerics`.
 
         Raises:
-            StrategyError: the input is not as wide as the weight (a tower of which only the sizes are known), rule ``execute.width``; the operator
-                reads and writes one dim, and it is cut, so that a device would have only a part of its own part, ``execute.diagonal``.
+            StrategyError: the input is not as wide as the weight (towers of which only the sizes are known), rule ``execute.width``; the
+                operator reads and writes one dim, and it is cut, so that a device would have only a part of its own part,
+                ``execute.diagonal``.
         """
         yield from ()
         x = _joined(inputs)
