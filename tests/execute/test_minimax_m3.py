@@ -100,7 +100,14 @@ def test_a_clamped_gate_has_a_slope() -> None:
 def test_both_spellings_are_one_model() -> None:
     """The published one, and that which Transformers writes."""
     other = {key: value for key, value in MINIMAX_M3_TEXT.items() if not key.endswith("_types") and key != "rope_parameters"}
-    section = {**SPARSE, "sparse_num_index_heads": 4, "sparse_index_dim": 128, "sparse_local_block": 1, "sparse_init_block": 0}
+    section = {
+        **SPARSE,
+        "sparse_num_index_heads": 4,
+        "sparse_score_type": "max",
+        "sparse_index_dim": 128,
+        "sparse_local_block": 1,
+        "sparse_init_block": 0,
+    }
     rope = {"rope_theta": 100.0, "partial_rotary_factor": 0.5}
     published = {**other, **rope, "moe_layer_freq": [0, 1], "sparse_attention_config": section, "hidden_act": "swigluoai"}
     merged = {"img_token_compression_config": {"spatial_merge_size": 2, "temporal_patch_size": 2}, "rope_theta": 10000.0}
@@ -172,7 +179,7 @@ def test_experts_of_the_language_model_alone_are_one_tensor(tmp_path: Path) -> N
     source = seeded(model, seed=3)
     save_weights(source, model=model, config=config, folder=tmp_path / "one", dtype=torch.float64)
     tensors = safetensors.load_file(tmp_path / "one" / "model.safetensors")
-    up, down = (tensors[f"model.layers.1.mlp.experts.{name}_proj"] for name in ("gate_up", "down"))
+    up, down = (tensors[f"model.layers.2.mlp.experts.{name}_proj"] for name in ("gate_up", "down"))
     assert (tuple(up.shape), tuple(down.shape)) == ((4, 24, 32), (4, 32, 12))
     keys = {key[3]: key for key, _ in owned(model)}
     assert torch.equal(up[2], torch.cat([source(keys["experts.up.weight"])[2], source(keys["experts.up.weight.1"])[2]], dim=1).T)

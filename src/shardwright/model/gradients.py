@@ -15,6 +15,8 @@ Blocks carry the part that their own operators do not say (`Block.constant`); lo
 The gradient of an adapter's first factor needs the cotangent behind it, which is a part of I; that of a table of biases is a sum of the
 cotangents of scores, which are too.
 
+Nothing goes back through what an indexer selects: where its operators have no trained parameter, what they make has no gradient either.
+
 Leaves out: that the rest of an adapter's I may be for nobody, and that a block that runs several times is one block: where its first copy
 alone has a constant input, that copy has the backward of the others (one layer's input gradient). Data have no gradient either; the first
 product of an image tower keeps its own, as measured tables count it, unless something of the model is frozen.
@@ -27,7 +29,7 @@ from functools import lru_cache
 
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.operator import Operator, OperatorKind
 
 
 @lru_cache(maxsize=4096)
@@ -37,13 +39,28 @@ def without_gradient(block: Block) -> frozenset[str]:
     for operator in block.operators:
         if found.issuperset(operator.inputs) and not any(p.trainable for p in operator.parameters):
             found.add(operator.name)
+    return frozenset(found) | _for_choices(block)
+
+
+def _for_choices(block: Block) -> frozenset[str]:
+    """What untrained indexers make, and what only they read."""
+    readers: dict[str, set[str]] = {}
+    for operator in block.operators:
+        for name in operator.inputs:
+            readers.setdefault(name, set()).add(operator.name)
+    found: set[str] = set()
+    for operator in reversed(block.operators):
+        read = readers.get(operator.name, set())
+        chooses = operator.kind is OperatorKind.INDEX and operator.choice is not None
+        if not any(p.trainable for p in operator.parameters) and (chooses or (read and read <= found)):
+            found.add(operator.name)
     return frozenset(found)
 
 
 def asks_inputs(operator: Operator, constant: frozenset[str]) -> bool:
     """`operator` computes an input gradient. `constant`: see `without_gradient`."""
     learns = operator.distances is not None and operator.distances.trainable
-    return operator.adapted or learns or not constant.issuperset(operator.inputs)
+    return operator.adapted or learns or not (operator.name in constant or constant.issuperset(operator.inputs))
 
 
 def runs_backward(operator: Operator, constant: frozenset[str]) -> bool:

@@ -68,7 +68,7 @@ def run_forward(
         if place is None or not ((place.samples and place.positions) or is_routed(operator)):
             values[operator.name] = _nothing(run, operator, values)
             continue
-        inputs += _data(run, operator, place, store)
+        inputs += [*_data(run, operator, place, store), *_selection(run, operator, values)]
         given = tuple(_given(run, operator, name, one, store) for name, one in zip_longest(operator.inputs, inputs, fillvalue=""))
         if run.site.whole:
             given = past.longer(operator, given, part=len(run.site.earlier))
@@ -200,6 +200,14 @@ def _data(run: BlockRun, operator: Operator, place: OperatorShare, store: Parame
     if operator.kind is OperatorKind.LOSS:
         return [(_rows(run.data["labels"], place.samples, place.positions).unsqueeze(-1),)]
     return []
+
+
+def _selection(run: BlockRun, operator: Operator, values: dict[str, Gradients]) -> list[Values]:
+    """What the block's indexer selected for the queries of a core; cuts that have it elsewhere are refused before a step."""
+    if operator.kind is not OperatorKind.ATTENTION or operator.choice is None:
+        return []
+    maker = next(o for o in run.block.operators if o.kind is OperatorKind.INDEX)
+    return [tuple(t for t in values[maker.name] if t is not None)]
 
 
 def _rows(whole: torch.Tensor, samples: Indices, positions: Indices) -> torch.Tensor:

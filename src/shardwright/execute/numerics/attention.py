@@ -7,7 +7,6 @@ from math import log2
 
 import torch
 
-from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import fine, given, hollow, numbers, returned
 from shardwright.execute.numerics.distances import biases
 from shardwright.execute.numerics.fused_core import fused, fused_back, is_fused
@@ -16,6 +15,7 @@ from shardwright.execute.numerics.keys import Keys, gathered, own_positions, pas
 from shardwright.execute.numerics.local import detached, gradients
 from shardwright.execute.numerics.one_image import in_one_image
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
+from shardwright.execute.numerics.selection import selected, selection_of
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import AttentionShape, Mask
@@ -28,7 +28,8 @@ class Attention:
 
     Scores are divided by the root of a key head's width (unless they are plain), and multiplied with the settings' factor.
     Inputs: q k v in one, or q and (k, v) in two (cross-attention: keys' positions are the memory's). Keys may be those of more positions
-    than the queries (`Place.key_positions`). Of a core that sees images a last one more: the runs of image tokens (`image_runs`).
+    than the queries (`Place.key_positions`). Where an indexer selects keys, what it selected comes behind the other inputs
+    (`selection_of`); of a core that sees images, the runs of image tokens (`image_runs`).
     Where positions are split, keys and values are passed round (`groups["ring"]`; in backward with the gradients that their owner is to
     get), or gathered from all members and gathered again in backward (`groups["gather"]`).
     The gradient of a table of biases by distance is a sum of the scores' cotangents: it is found with the input gradient, where the keys of
@@ -41,15 +42,10 @@ class Attention:
         """See `Numerics`.
 
         Raises:
-            StrategyError: an indexer selects keys (rule ``execute.selected``).
+            StrategyError: as `selection_of`.
         """
         shape = shape_of(place)
-        if shape.selected:
-            raise StrategyError(
-                f"{place.operator.name} attends to keys that an indexer selects",
-                hint="sparse selections cannot be executed yet",
-                rule="execute.selected",
-            )
+        inputs, chosen = selection_of(place, inputs)
         query, key, value = _parts(inputs)
         query = tempered(place, query)
         kept = tuple(tuple(v if i < 3 else hollow(v) for i, v in enumerate(values)) for values in inputs)
@@ -61,7 +57,7 @@ class Attention:
         normal = exact.new_full((*query.shape[:2], high - low), -torch.inf)
         if shape.sinks:
             normal = fine(weights[place.operator.parameters[0].name]).expand_as(normal)
-        beside = _beside(place, inputs, weights)
+        beside = _beside(place, inputs, weights, chosen)
         out = exact.new_zeros((*query.shape[:2], high - low, shape.value_dim))
         keys = yield from gathered(place, Keys(key=key, value=value, positions=_own_positions(place, key)), what="keys")
         for step in range(max(len(members(place, "ring")), 1)):
@@ -69,7 +65,7 @@ class Attention:
                 keys = yield from passed(place, keys, step, what="keys")
             out, normal = _more(place, query, keys, out, normal, beside)
         out = out.flatten(-2).to(query.dtype)
-        return (out,), SavedTensors(inputs=kept, own=(out, normal, *(torch.zeros_like(fine(t)) for t in beside.table)))
+        return (out,), SavedTensors(inputs=kept, own=(out, normal, *(torch.zeros_like(fine(t)) for t in beside.table), *chosen))
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
@@ -77,11 +73,11 @@ class Attention:
         """See `Numerics`."""
         query, key, value = _parts(saved.inputs)
         query = tempered(place, query)
-        out, normal, *learned = saved.own
+        out, normal, learned, chosen = _kept(place, saved)
         if is_fused(place, (query, key, value)):
             dq, dk, dv = fused_back(place, (query, key, value), out, normal, given(grads[0]), scale=_scale(place))
             return _returned(saved, tempered(place, dq), dk, dv)
-        products, beside = _by_head(place, fine(given(grads[0])) * out), _beside(place, saved.inputs, weights)
+        products, beside = _by_head(place, fine(given(grads[0])) * out), _beside(place, saved.inputs, weights, chosen)
         own = yield from gathered(place, Keys(key=key, value=value, positions=_own_positions(place, key)), what="keys again")
         dq, of_own, *found = _back(place, query, own, normal, given(grads[0]), products, beside)
         _added(learned, found)
@@ -103,7 +99,7 @@ class Attention:
         """See `Numerics`: of a sink, -p(sink) x <output, its gradient>, summed over tokens; of a table what the input gradient found."""
         yield from ()
         found = {}
-        out, normal, *learned = saved.own
+        out, normal, learned, _ = _kept(place, saved)
         if shape_of(place).sinks:
             name = place.operator.parameters[0].name
             share = (fine(weights[name]) - normal).exp()
@@ -119,18 +115,29 @@ class _Beside:
 
     Args:
         table: of biases by distance, (rows, local heads), where there is one. runs: of image tokens, (samples, all positions), or None.
+        chosen: keys that an indexer selected (`selection_of`), where one does.
     """
 
     table: tuple[torch.Tensor, ...]
     runs: torch.Tensor | None
+    chosen: Values
 
 
-def _beside(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> _Beside:
+def _beside(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights, chosen: Values) -> _Beside:
     distances = place.operator.distances
     return _Beside(
         table=() if distances is None else (weights[distances.name],),
         runs=inputs[-1][0] if place.operator.sees_images else None,
+        chosen=chosen,
     )
+
+
+def _kept(place: OperatorShare, saved: SavedTensors) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], Values]:
+    """(output, logarithm of the denominator, what scores say of the table of biases, the selection of keys); the last two where there are
+    some.
+    """
+    out, normal, *others = saved.own
+    return (out, normal, [], tuple(others)) if shape_of(place).selected else (out, normal, others, ())
 
 
 def _added(learned: list[torch.Tensor], found: list[torch.Tensor]) -> None:
@@ -205,6 +212,8 @@ def _scores(place: OperatorShare, query: torch.Tensor, key: torch.Tensor, positi
     seen = visible(shape, distance, positions)
     if beside.runs is not None:
         seen = (seen | in_one_image(place, beside.runs, positions, window=shape.window)).unsqueeze(1)
+    for blocks in beside.chosen:
+        seen = seen & selected(place, blocks, positions)
     return scores.masked_fill(~seen, -torch.inf)
 
 

@@ -35,9 +35,9 @@ def chosen_experts(
     if shape.groups:
         grouped = ranked.unflatten(-1, (shape.of_groups, -1))
         best = grouped.topk(min(2 if corrected else 1, grouped.shape[-1]), dim=-1).values.sum(-1)
-        allowed = torch.zeros_like(best, dtype=torch.bool).scatter(-1, _highest(best, shape.groups), True)
+        allowed = torch.zeros_like(best, dtype=torch.bool).scatter(-1, highest(best, shape.groups), True)
         ranked = grouped.masked_fill(~allowed.unsqueeze(-1), -torch.inf).flatten(-2)
-    chosen = _highest(ranked, shape.topk)
+    chosen = highest(ranked, shape.topk)
     shares = scores.gather(-1, chosen)
     if settings.shares_add_up:
         shares = shares / shares.sum(-1, keepdim=True)
@@ -48,6 +48,6 @@ def chosen_experts(
     return shares.to(logits.dtype), chosen
 
 
-def _highest(values: torch.Tensor, count: int) -> torch.Tensor:
+def highest(values: torch.Tensor, count: int) -> torch.Tensor:
     """Places of the highest values, ties to the lower one, whatever the processor."""
     return torch.sort(values, dim=-1, descending=True, stable=True).indices[..., :count]

@@ -20,8 +20,8 @@ def is_fused(place: OperatorShare, parts: Parts) -> bool:
     """A kernel computes this core: of heads as wide as their values, each key head read by equally many query heads in turn, seeing all
     keys or those at and before their own position.
 
-    Left out: sinks, soft caps, biases by distance, windows, images in a text, keys of other devices or of other positions than the queries
-    of a causal core.
+    Left out: sinks, soft caps, biases by distance, windows, images in a text, selected keys, keys of other devices or of other
+    positions than the queries of a causal core.
     """
     shape = place.operator.attention
     assert shape is not None
@@ -29,7 +29,7 @@ def is_fused(place: OperatorShare, parts: Parts) -> bool:
         return False
     if members(place, "ring") or members(place, "gather") or place.operator.parameters or place.operator.sees_images:
         return False
-    if shape.soft_cap or shape.alibi or shape.window or shape.head_dim != shape.value_dim:
+    if shape.soft_cap or shape.alibi or shape.window or shape.selected or shape.head_dim != shape.value_dim:
         return False
     asked = _grouped(place, shape) and (shape.mask is not Mask.CAUSAL or _in_order(place))
     return asked and kernel_of(_heads(place, parts)) is not None

@@ -23,6 +23,7 @@ from shardwright.execute.numerics.protocol import Numerics
 from shardwright.execute.numerics.residual import Residual
 from shardwright.execute.numerics.rotary import Rotary
 from shardwright.execute.numerics.scan import conv, scan
+from shardwright.execute.numerics.selection import chosen_blocks
 from shardwright.execute.numerics.slots import Gather, Scatter, spread, weighed
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 
@@ -71,6 +72,8 @@ def numerics_of(operator: Operator) -> Numerics:
         found = Merge()
     elif operator.kind is OperatorKind.PERMUTE and operator.experts is not None:
         found = _moves(operator)
+    elif operator.kind is OperatorKind.INDEX and operator.choice is not None:
+        found = Local(function=chosen_blocks)
     elif found is not None and neighbours(operator) > 1:
         found = Folds(of=Local(function=pooled) if operator.pools else found)
     if found is None:

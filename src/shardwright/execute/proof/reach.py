@@ -1,4 +1,4 @@
-"""Windows and chunks of scans that short sequences go beyond, as long ones go beyond the model's own."""
+"""Windows, chunks of scans and selected blocks of keys that short sequences go beyond, as long ones go beyond the model's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.operator import Operator, OperatorKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,4 +42,16 @@ def _short(operator: Operator, reach: ShortReach) -> Operator:
         attention = replace(attention, window=reach.window)
     if scan is not None and reach.chunk < scan.chunk < reach.beyond:
         scan = replace(scan, chunk=reach.chunk)
+    operator = _fewer(operator, reach)
     return operator if attention is operator.attention and scan is operator.scan else replace(operator, attention=attention, scan=scan)
+
+
+def _fewer(operator: Operator, reach: ShortReach) -> Operator:
+    """Blocks of fewer keys, and fewer of them, where an indexer selects some."""
+    choice = operator.choice
+    if choice is None or not reach.window < choice.size * choice.count < reach.beyond:
+        return operator
+    count = min(choice.count, reach.window)
+    shorter = replace(choice, size=max(1, reach.window // count), count=count, local=min(choice.local, count))
+    index = operator.kind is OperatorKind.INDEX
+    return replace(operator, choice=shorter, writes=(replace(operator.writes[0], size=choice.heads * count),) if index else operator.writes)

@@ -25,6 +25,7 @@ def computed(model: Model, settings: Settings) -> dict[str, Any]:
                 found |= dict(_leaves(f"{block.name}.{operator.name}.{name}", getattr(operator, name)))
             found[f"{block.name}.{operator.name}.groups"] = operator.groups
             found |= {f"{block.name}.{operator.name}.{name}": True for name in FLAGS if getattr(operator, name)}
+            found |= dict(_leaves(f"{block.name}.{operator.name}.choice", operator.choice)) if operator.choice else {}
             found |= {f"{block.name}.{operator.name}.factors": repr(operator.factors)} if operator.factors else {}
             merged = {"joins": operator.joins, "folds": operator.folds}
             found |= {f"{block.name}.{operator.name}.{name}": count for name, count in merged.items() if count > 1}

@@ -13,6 +13,7 @@ from shardwright.execute.interpreter.device import Batch, DeviceWork, Outcome, d
 from shardwright.execute.shares.gradients import Groups, gradient_groups, sum_gradients
 from shardwright.execute.shares.parameters import Key, ParameterStore, Source, whole_shape
 from shardwright.execute.training.images import require_images
+from shardwright.execute.training.selections import require_selections
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Task
@@ -55,6 +56,7 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None
     _require_executable(model)
     stages = plan_stages(plan, model=model, unfolded=True)
     require_images(model, job, stages)
+    require_selections(stages, slices=[len(lane.slices) for lane in plan.lanes], length=job.sequence_length)
     lengths = {s.name: s.tokens for s in job.sequences} | {TEACHER: job.tokens(TEACHER)}
     first, begins = 0, []
     for lane in plan.lanes:
@@ -116,7 +118,7 @@ def _require_executable(model: Model) -> None:
         if reason:
             raise StrategyError(
                 f"{reason}: that cannot be executed yet",
-                hint="choose a model of text alone, a LLaVA, Kimi-K2.5, Qwen3-VL or Gemma 4, or simulate the plan instead",
+                hint="choose a model of text alone, a LLaVA, Kimi-K2.5, MiniMax-M3, Qwen3-VL or Gemma 4, or simulate the plan instead",
                 rule="execute.operator",
                 path=one.name,
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from shardwright.model.blocks.dense import hidden_extent, linear, norm
 from shardwright.model.ir.fields import MAX_CONTEXT, MAX_HEAD_DIM, MAX_HEADS, Fields
-from shardwright.model.ir.operator import AttentionShape, Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.operator import AttentionShape, BlockChoice, Operator, OperatorClass, OperatorKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,27 +33,28 @@ def index_shape(fields: Fields) -> IndexShape:
 
 
 def index_operators(
-    *, query_source: str, hidden: int, query_width: int, shape: IndexShape, weighted: bool = True, gain_only: bool = False
+    *, query_source: str, hidden: int, query_width: int, shape: IndexShape, blocks: BlockChoice | None = None
 ) -> tuple[Operator, ...]:
     """The scorer's projections and the selection ``index``, which the core keeps.
 
     Args:
         query_source, query_width: what the scorer's queries are projected from, and its width (the query latent in DeepSeek-V3.2).
-        weighted: scores of the heads are summed with weights projected from ``norm1``; else their maximum counts.
-        gain_only: RMSNorms of scorer queries and keys (MiniMax-M3) in the place of a LayerNorm of the keys (DeepSeek).
+        blocks: what each head selects by itself (MiniMax-M3), with RMSNorms of scorer queries and keys; nothing that a loss depends on
+            goes through a selection, so its parameters are not trained. Else scores of the heads are summed with weights projected from
+            ``norm1``, and keys have a LayerNorm (DeepSeek).
     """
     klass, width = OperatorClass.ATTN, hidden_extent(hidden)
     wide, one = hidden_extent(shape.heads * shape.head_dim), hidden_extent(shape.head_dim)
     queries = [linear("index_q", source=query_source, reads=(hidden_extent(query_width),), writes=(wide,), klass=klass)]
-    if gain_only:
+    if blocks:
         gain = norm("index_q_norm", source="index_q", hidden=shape.head_dim, klass=klass)
         queries.append(replace(gain, reads=(wide,), writes=(wide,)))
     keys = [
         linear("index_k", source="norm1", reads=(width,), writes=(one,), klass=klass),
-        norm("index_k_norm", source="index_k", hidden=shape.head_dim, bias=not gain_only, klass=klass),
+        norm("index_k_norm", source="index_k", hidden=shape.head_dim, bias=blocks is None, klass=klass),
     ]
     each = hidden_extent(shape.heads)
-    weights = [linear("index_weights", source="norm1", reads=(width,), writes=(each,), klass=klass)] if weighted else []
+    weights = [linear("index_weights", source="norm1", reads=(width,), writes=(each,), klass=klass)] if blocks is None else []
     parts = (queries[-1].name, "index_k_norm", *(w.name for w in weights))
     scorer = Operator(
         name="index",
@@ -61,11 +62,17 @@ def index_operators(
         klass=klass,
         inputs=parts,
         reads=(wide, one),
-        writes=(hidden_extent(shape.topk),),
+        writes=(hidden_extent(shape.topk * (blocks.heads if blocks else 1)),),
         keeps=(*parts, "index"),
         attention=AttentionShape(heads=shape.heads, kv_heads=1, head_dim=shape.head_dim, value_dim=0),
+        choice=blocks,
     )
-    return (*queries, *keys, *weights, scorer)
+    found = (*queries, *keys, *weights, scorer)
+    return tuple(_untrained(operator) for operator in found) if blocks else found
+
+
+def _untrained(operator: Operator) -> Operator:
+    return replace(operator, parameters=tuple(replace(p, trainable=False) for p in operator.parameters))
 
 
 def with_selection(attention: tuple[Operator, ...], *, indexer: tuple[Operator, ...], after: str) -> tuple[Operator, ...]:
@@ -76,7 +83,7 @@ def with_selection(attention: tuple[Operator, ...], *, indexer: tuple[Operator, 
     joined: list[Operator] = []
     for operator in attention:
         if operator.kind is OperatorKind.ATTENTION:
-            operator = replace(operator, keeps=(*operator.keeps, "index"))
+            operator = replace(operator, keeps=(*operator.keeps, "index"), choice=indexer[-1].choice)
         joined.append(operator)
         if operator.name == after:
             joined += indexer

@@ -15,7 +15,7 @@ from shardwright.model.families.deepseek import expert_shape
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_CONTEXT, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, Fields
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.operator import BlockChoice, Operator
 
 DENSE, SPARSE = "dense", "sparse"
 FULL, INDEXED = "full_attention", "minimax_m3_sparse"
@@ -102,7 +102,14 @@ def _attention(fields: Fields, indexed: bool) -> tuple[Operator, ...]:
     if not indexed:
         return attention
     index = IndexShape(heads=sizes["index_n_heads"], head_dim=sizes["index_head_dim"], topk=sizes["index_topk_blocks"])
-    scorer = index_operators(query_source="norm1", hidden=hidden, query_width=hidden, shape=index, weighted=False, gain_only=True)
+    blocks = BlockChoice(
+        size=sizes["index_block_size"], count=index.topk, local=sizes["index_local_blocks"], heads=index.heads, width=shape.head_dim
+    )
+    if shape.heads % index.heads:
+        fields.fail(f"{index.heads} heads of the indexer do not divide the {shape.heads} query heads", hint="choose a divisor")
+    if blocks.local > blocks.count:
+        fields.fail(f"{blocks.local} local blocks are more than the {blocks.count} that are selected", hint="select as many at least")
+    scorer = index_operators(query_source="norm1", hidden=hidden, query_width=hidden, shape=index, blocks=blocks)
     return with_selection(attention, indexer=scorer, after="qkv")
 
 

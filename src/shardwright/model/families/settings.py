@@ -252,6 +252,8 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
     widths = [o.reads[0].quantum for b in model.blocks if b.sequence != IMAGE for o in b.operators if o.kind is OperatorKind.ROTARY]
     unlisted = kind == "longrope" and longer_of({ORIGINAL: own.trained or None, **config}, source=model.architecture) is None
     odd = not config.get("kv_lora_rank") and any(int(width * (min(share, 1.0) if own.rope_share else 1.0)) % 2 for width in widths)
+    turned = [(o.choice, o.attention) for b in model.blocks for o in b.operators if o.kind is OperatorKind.INDEX]
+    narrow = any(one and shape and int(one.width * min(share, 1.0)) > shape.head_dim for one, shape in turned)
     local, local_kind = number_of(config.get("rope_local_base_freq")), kind_of(local_rope_of(config))
     return (
         f"rotary positions of kind {kind}" if kind not in known else "",
@@ -260,6 +262,7 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
         BY_LAYER if local_rope_of(config) and own.local_base is None else "",
         f"rotary positions of kind {local_kind} of layers with a window" if local_kind != "default" else "",
         "rotary positions of an odd number of elements" if odd else "",
+        "heads of an indexer that are narrower than what turns of a head" if narrow else "",
         f"rotary positions of {share:g} of a head" if share != 1.0 and not own.rope_share else "",
         f"rope_local_base_freq {local:g} for layers with a window"
         if local and own.local_base is None and local != config.get("rope_theta")

@@ -93,6 +93,23 @@ class ExpertShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockChoice:
+    """Which keys an indexer selects for a query: blocks of neighbours, for each of its heads others.
+
+    Args:
+        size: keys of a block. count: blocks a query. local: of them, its own and the nearest before it, whatever they score.
+        heads: of the indexer; each selects for equally many query heads in turn. width: of a head of the core, of which as many elements
+            are turned as of an indexer's.
+    """
+
+    size: int
+    count: int
+    local: int
+    heads: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScanShape:
     """A linear recurrence (Mamba-2, gated linear attention).
 
@@ -142,6 +159,7 @@ class Operator:
         folds: its tokens are of so many neighbours of the sequence each, over which the elements that it writes, and reads but where it
             joins, lie in turns: with n neighbours, element e of a token lies at its neighbour e mod n, zeros behind the last ones. Of
             PERMUTE its memory's tokens.
+        choice: INDEX that selects blocks of keys, and ATTENTION over them; None: single keys, which are not executed.
         adds: PERMUTE that adds what another sequence made at places of its own, not written over them (see `merges`).
     """
 
@@ -169,6 +187,7 @@ class Operator:
     folds: int = field(default=1, repr=False)
     adds: bool = field(default=False, repr=False)
     sees_images: bool = field(default=False, repr=False)
+    choice: BlockChoice | None = field(default=None, repr=False)
     factors: tuple[float, ...] = field(default=(), repr=False)
 
     @property

@@ -48,7 +48,7 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
             source = operators.get(name)
             if source is None or structure.runs(operator) or structure.runs(source):
                 sent = edge_moves(source, operator, structure, context)
-                for between, move in _forth(sent) if name in constant else sent:
+                for between, move in _forth(sent) if name in constant or operator.name in constant else sent:
                     moves.setdefault((name, move.phase, move.kind, *move.axes, *move.group, between), move)
     last = block.operators[-1]
     left = exit_moves(last, structure, context)
