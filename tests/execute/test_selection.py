@@ -24,7 +24,19 @@ from shardwright.model.gradients import without_gradient
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import AttentionShape, BlockChoice, Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.settings import Settings
+from shardwright.model.trained import trained
 from shardwright.strategy.text.parser import parse_plan
+from tests.execute.counts import (
+    lowered_messages,
+    lowered_moves,
+    lowered_parameters,
+    lowered_sums,
+    problem_of,
+    ran,
+    traced_messages,
+    traced_moves,
+    traced_sums,
+)
 from tests.execute.flips import Ending, verdict
 from tests.execute.published_configs import PUBLISHED
 from tests.execute.published_sizes import Config
@@ -37,10 +49,9 @@ def model_of(**more: object) -> Model:
     return model_from_config({**ALONE, **more}, name="indexed")
 
 
-def small() -> Model:
-    return model_of(
-        hidden_size=64, num_key_value_heads=4, num_local_experts=8, intermediate_size=16, dense_intermediate_size=32, index_n_heads=4
-    )
+def small(**more: object) -> Model:
+    wide = {"hidden_size": 64, "intermediate_size": 16, "dense_intermediate_size": 32}
+    return model_of(**wide, num_key_value_heads=4, num_local_experts=8, index_n_heads=4, **more)
 
 
 def job_of(*, text: int = 16, samples: int = 8) -> TrainingJob:
@@ -149,6 +160,41 @@ def test_a_split_step_is_that_of_one_device(first: str, last: str) -> None:
     assert abs(float(other.loss - whole.loss)) > 1e-6
 
 
+@pytest.mark.parametrize(
+    ("cut", "more"),
+    [
+        (CUTS[2], {}),
+        (("all = t4", "all = b2 t2"), {"mlp_layer_types": ["dense"] * 3}),
+        (("all = t2\n    stream = s2", "all = t4\n    stream = s4"), {"mlp_layer_types": ["dense"] * 3}),
+    ],
+)
+def test_what_moves_is_what_is_lowered(cut: tuple[str, str], more: Config) -> None:
+    """No cotangent comes back from an indexer, and nothing moves from it to its core."""
+    asked = problem_of(parse_plan(two_stages(*cut)), model=small(**more), job=job_of())
+    found = ran(asked)
+    assert traced_moves(found.records) == lowered_moves(asked)
+    assert traced_messages(found.records) == lowered_messages(asked)
+    assert traced_sums(found.records) == lowered_sums(asked)
+    assert found.parameters == lowered_parameters(asked)
+
+
+@pytest.mark.parametrize("line", ["recompute 0-: full", "recompute 0-: core", "recompute 0-: attn,core", "recompute 0-: norm1,index"])
+def test_what_was_selected_is_selected_again(line: str) -> None:
+    model, job = small(), job_of()
+    batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
+    plan = parse_plan(two_stages("all = t2", "all = b2", more=f"    {line}\n"))
+    whole = run_step(model, job, unsplit(model, job), batch=batch, source=source)
+    parts = run_step(model, job, plan, batch=batch, source=source)
+    assert max(difference for *_, difference in differences(parts, whole)) < 1e-12
+
+
+@pytest.mark.parametrize("asked", ["lora:r4:attn,mlp", "frozen:embed", "frozen:moe_indexed,embed"])
+def test_a_model_that_selects_may_be_frozen_or_have_adapters(asked: str) -> None:
+    """Adapters of an indexer have gradients of zero."""
+    found = prove(trained(small(), asked), job_of(), parse_plan(two_stages(*CUTS[0])))
+    assert found.equal, (found.loss_difference, found.worst)
+
+
 def seeing_all(operator: Operator) -> Operator:
     choice = operator.choice
     return operator if choice is None else replace(operator, choice=replace(choice, size=64))
@@ -183,8 +229,8 @@ def test_nothing_goes_back_through_a_selection() -> None:
     names = {"index_q", "index_q_norm", "index_k", "index_k_norm", "index"}
     assert without_gradient(block) == names
     assert all(not p.trainable for o in block.operators if o.name in names for p in o.parameters)
-    trained = next(b for b in load_model("deepseek-v3.2").blocks if any(o.name == "index" for o in b.operators))
-    assert not without_gradient(trained)
+    other = next(b for b in load_model("deepseek-v3.2").blocks if any(o.name == "index" for o in b.operators))
+    assert not without_gradient(other)
 
 
 def test_sizes_of_an_indexer_that_do_not_fit_are_refused() -> None:
