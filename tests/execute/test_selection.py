@@ -215,6 +215,21 @@ def test_cuts_through_what_an_indexer_scores_are_refused_before_a_step(first: st
     assert error.value.rule == "execute.selected"
 
 
+@pytest.mark.parametrize("cut", ["index_k", "core", "proj"])
+def test_a_cut_between_an_indexer_and_its_core_is_refused(cut: str) -> None:
+    """Cuts between other operators of a block leave each of them alone, a core too."""
+    model = small(num_hidden_layers=1, mlp_layer_types=["dense"], layer_types=["minimax_m3_sparse"])
+    operators = [f"{model.runs[1].name}.{o.name}" for o in model.blocks[1].operators]
+    at = operators.index(f"{model.runs[1].name}.{cut}")
+    text = (
+        "plan m3 devices 2\nlane main samples 8 in 2\n"
+        f"  stages {'+'.join(['embed', *operators[:at]])}, {'+'.join([*operators[at:], 'head'])} on 0, 1\n    all = .\norder gpipe(main)\n"
+    )
+    with pytest.raises(StrategyError, match="an indexer of another stage selects") as error:
+        prepare(model, job_of(), parse_plan(text))
+    assert error.value.rule == "execute.selected"
+
+
 def test_single_keys_are_refused() -> None:
     """DeepSeek-V3.2's scorer sums its heads, and selects keys one by one."""
     model = load_model("deepseek-v3.2")
