@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -61,6 +61,13 @@ def numbers(test: int, proof: int | None = None, *, first: int = 0) -> list[int]
     if not in_proof():
         return list(range(first, first + test))
     return random_of(f"numbers from {first}").sample(range(10**6), many(test, proof))
+
+
+def cases(values: Sequence[Any], test: int) -> list[Any]:
+    """Values for `parametrize`: so many spread over them, or in a proof all of them."""
+    if not in_proof():
+        return [values[i * len(values) // test] for i in range(test)]
+    return [pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.proof) for one in values]
 
 
 def seeds(test: int, proof: int | None = None, *, first: int = 0) -> list[Any]:

@@ -14,6 +14,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
 from shardwright.strategy.text.parser import parse_plan
 from tests.strategy.zoo_plans import zoo_plan
+from tests.tiers import cases
 
 ZOO = zoo_plan("59-vision")
 TOWER = "vision_embed+vision.0:1+vision.1:2+vision.3:1+deep.0+deep.1+projector"
@@ -33,16 +34,16 @@ def assert_alike(model: Model, text: str) -> None:
     assert proof.equal, f"loss {proof.loss_difference:+.1e}, {proof.worst[0]} {proof.worst[1]:.1e}"
 
 
-@pytest.mark.parametrize(
-    ("tower", "text"),
-    [
-        ("all = b2", "all = t2\n    stream = s2"),
-        ("all = t2\n    stream = s2", "all = s2\n    core = s2 via ring"),
-        ("all = s2\n    core = s2 via gather", "all = t2\n    stream = d2"),
-        ("all = s3\n    core = s3 via gather", "all = b2 s2z\n    core = b2 s2z via gather"),
-        ("all = b2 s2\n    core = b2 s2 via ring", "all = t2 s2\n    stream = s4\n    core = t2 s2 via ring"),
-    ],
+CUTS = (
+    ("all = b2", "all = t2\n    stream = s2"),
+    ("all = t2\n    stream = s2", "all = s2\n    core = s2 via ring"),
+    ("all = s2\n    core = s2 via gather", "all = t2\n    stream = d2"),
+    ("all = s3\n    core = s3 via gather", "all = b2 s2z\n    core = b2 s2z via gather"),
+    ("all = b2 s2\n    core = b2 s2 via ring", "all = t2 s2\n    stream = s4\n    core = t2 s2 via ring"),
 )
+
+
+@pytest.mark.parametrize(("tower", "text"), cases(CUTS, 3))
 def test_features_come_from_any_cut_to_any_cut(tower: str, text: str) -> None:
     plan = f"  stages {TOWER} on 0\n    {tower}\n  stages {TEXT} on 4\n    {text}\n"
     assert_alike(deep(), f"plan deep devices 8\nlane main samples 8 in 2\n{plan}order 1f1b(main)\n")

@@ -36,7 +36,7 @@ from tests.execute.flips import Ending, verdict
 from tests.execute.lockstep import alone, place_of
 from tests.execute.published_configs import PUBLISHED
 from tests.execute.test_merged_patches import GATHER, PATCHES, RING, TOWER, assert_same, job_of
-from tests.tiers import in_both, in_proof
+from tests.tiers import cases, in_both, in_proof
 
 CONFIG = PUBLISHED["gemma4 of images"]
 CUTS = TOWER[:6]
@@ -83,7 +83,7 @@ def of_few_layers() -> Model:
     return model_from_config({**config, "text_config": text, "vision_config": vision}, name="few")
 
 
-@pytest.mark.parametrize("text", TEXT[:2])
+@pytest.mark.parametrize("text", cases(TEXT[:2], 1))
 def test_the_published_widths_of_few_layers(text: str) -> None:
     lengths = {"text": 1024, "image": 48 * 48}
     job = TrainingJob(sequences=tuple(SequenceLength(name=n, tokens=t) for n, t in lengths.items()), global_batch=8)

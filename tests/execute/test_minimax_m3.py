@@ -29,7 +29,7 @@ from tests.execute.flips import Ending, verdict
 from tests.execute.published_configs import PUBLISHED
 from tests.execute.published_images import MINIMAX_M3, MINIMAX_M3_TEXT
 from tests.execute.published_sizes import Config
-from tests.tiers import in_both
+from tests.tiers import cases, in_both
 
 TOKEN = MINIMAX_M3["image_token_index"]
 SPARSE = {"use_sparse_attention": True, "sparse_attention_freq": [0, 0]}
@@ -76,7 +76,7 @@ CUTS = (
 )
 
 
-@pytest.mark.parametrize(("tower", "text"), CUTS)
+@pytest.mark.parametrize(("tower", "text"), cases(CUTS, 2))
 def test_a_split_step_is_that_of_one_device(tower: str, text: str) -> None:
     """Both products of the merge among them, whose tokens are of four patches each."""
     model, job, plan = small(), job_of(), parse_plan(two_stages(tower, text))

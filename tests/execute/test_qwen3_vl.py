@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,7 @@ from tests.execute.counts import (
 from tests.execute.published_configs import PUBLISHED
 from tests.execute.published_images import QWEN3_VL
 from tests.execute.published_sizes import Config
+from tests.tiers import cases
 
 TOKEN = QWEN3_VL["image_token_id"]
 TOWER = "vision_embed+vision.0:1+vision.1:2+deep.0+deep.1+projector"
@@ -76,7 +78,7 @@ CUTS = (
 )
 
 
-@pytest.mark.parametrize(("tower", "text"), CUTS)
+@pytest.mark.parametrize(("tower", "text"), cases(CUTS, 2))
 def test_a_split_step_is_that_of_one_device(tower: str, text: str) -> None:
     """The first layer that adds features lies before a border of stages, the second behind it."""
     model, job, plan = model_of(), job_of(), parse_plan(two_stages(tower, text))
@@ -106,8 +108,7 @@ def test_a_text_without_an_image_turns_by_its_places() -> None:
     assert abs(losses[1][0] - losses[1][1]) > 1e-6
 
 
-@pytest.mark.parametrize("tower", ["all = t2", "all = b4"])
-@pytest.mark.parametrize("text", ["all = b2", "all = t4"])
+@pytest.mark.parametrize(("tower", "text"), cases([*product(("all = t2", "all = b4"), ("all = b2", "all = t4"))], 2))
 def test_what_goes_round_is_counted_as_it_runs(tower: str, text: str) -> None:
     """Features of the last tower layer, one row of the text's width for four patches, reach the second layer behind the border."""
     asked = problem_of(parse_plan(two_stages(tower, text)), model=model_of(), job=job_of())

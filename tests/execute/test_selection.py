@@ -40,7 +40,7 @@ from tests.execute.counts import (
 from tests.execute.flips import Ending, verdict
 from tests.execute.published_configs import PUBLISHED
 from tests.execute.published_sizes import Config
-from tests.tiers import in_both
+from tests.tiers import cases, in_both
 
 ALONE = PUBLISHED["minimax m3 alone"]
 
@@ -146,7 +146,7 @@ CUTS = (
 )
 
 
-@pytest.mark.parametrize(("first", "last"), CUTS)
+@pytest.mark.parametrize(("first", "last"), cases(CUTS, 2))
 def test_a_split_step_is_that_of_one_device(first: str, last: str) -> None:
     model, job, plan = small(), job_of(), parse_plan(two_stages(first, last))
     batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
