@@ -106,12 +106,14 @@ def test_a_trace_has_the_actions_of_the_plan(ranks: list[Any], name: str) -> Non
     assert {kind for kind, _ in messages} == ({"send", "receive"} if piped else set())
     assert all((within in ACTIONS) == (kind == "receive") for kind, within in messages)
     experts = any(o.kind is OperatorKind.GROUPED_LINEAR for block in case.small.model.blocks for o in block.operators)
-    sharded = case.grid.dp * case.grid.cp > 1 or case.compute is not None or (experts and spreads_experts(case.grid))
+    replicas, spread = case.grid.dp * case.grid.cp, experts and spreads_experts(case.grid)
+    sharded = replicas > 1 or case.compute is not None or spread
+    summed = replicas > 1 or (spread and replicas * case.grid.tp > case.grid.ep * case.grid.etp)
     asked = {(s.kind, s.within) for s in trace.spans if s.track is Track.COLLECTIVES}
     shards = (case.grid.shard or case.grid.dp * case.grid.cp) if case.grid.zero else 1
     assert (("all_gather", "F") in asked) == (shards > 1)
     sums = "reduce_scatter" if shards > 1 else "all_reduce"
-    assert ((sums, "REDUCE" if piped else "B") in asked) == (case.grid.dp * case.grid.cp > 1)
+    assert ((sums, "REDUCE" if piped else "B") in asked) == summed
     assert ("all_reduce", "STEP") in asked
     for device in range(RANKS):
         own = sorted((s for s in trace.spans if s.device == device), key=lambda s: s.start_s)
