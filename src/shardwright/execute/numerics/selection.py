@@ -58,7 +58,7 @@ def selected(place: OperatorShare, blocks: torch.Tensor, positions: torch.Tensor
     assert choice is not None, "only cores whose blocks are known run"
     assert shape is not None, "a core has heads"
     own = blocks.unflatten(-1, (choice.heads, -1)).transpose(1, 2)
-    most = int(torch.maximum(own.max(), positions.max() // choice.size)) + 2
+    most = -(-place.length // choice.size) + 1
     # What is behind the last block lies in a column of its own.
     seen = torch.zeros((*own.shape[:-1], most), dtype=torch.bool, device=own.device).scatter_(-1, own.remainder(most), True)
     seen[..., -1] = False

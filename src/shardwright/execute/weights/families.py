@@ -9,30 +9,23 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardwright.errors import DataError
+from shardwright.execute.weights.families_of_images import OF_IMAGES
 from shardwright.execute.weights.layers import (
     BLOOM,
-    CLIP,
-    CLIP_EMBED,
     CODE,
     EXPERTS,
     FUSED_GATE,
     GEMMA2,
     GEMMA4,
-    GEMMA4_PROJECTOR,
-    GEMMA4_TOWER,
     GPT2,
     GPTJ,
     LATENT,
     LLAMA,
-    M3,
     M3_ALONE,
-    M3_PROJECTOR,
     MAMBA1,
     MAMBA_OUTER,
     MIXER,
     MLP,
-    MOON,
-    MOON_EMBED,
     NEOX,
     NORMS,
     OPT,
@@ -40,10 +33,6 @@ from shardwright.execute.weights.layers import (
     PHI,
     POST_NORMS,
     PREDICTOR,
-    QWEN_EMBED,
-    QWEN_EXPERTS,
-    QWEN_MERGER,
-    QWEN_VISION,
     SELF,
     T5_CROSS,
     T5_TABLE,
@@ -52,7 +41,6 @@ from shardwright.execute.weights.layers import (
 )
 from shardwright.execute.weights.rules import (
     Family,
-    Rule,
     Stack,
     beneath,
     convolved,
@@ -298,23 +286,6 @@ FAMILIES: Final[Mapping[str, Family]] = {
         for architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
     },
     "Gemma4ForCausalLM": Family(name="Gemma4ForCausalLM", outer=OUTER, layers=GEMMA4),
-    "Gemma4ForConditionalGeneration": Family(
-        name="Gemma4ForConditionalGeneration",
-        outer=renamed(OUTER, "model.", "model.language_model."),
-        layers=GEMMA4,
-        stem="model.language_model.layers.{layer}.",
-        stacks={
-            "vision_embed": Stack(
-                rules={
-                    **linear("patch", "input_proj"),
-                    "patch.positions": Rule(tensor="position_embedding_table", gridded=True),
-                },
-                stem="model.vision_tower.patch_embedder.",
-            ),
-            "vision": Stack(rules=GEMMA4_TOWER, stem="model.vision_tower.encoder.layers.{layer}."),
-            "projector": Stack(rules=GEMMA4_PROJECTOR, stem="model."),
-        },
-    ),
     **{
         architecture: Family(
             name=architecture,
@@ -332,73 +303,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         )
         for architecture in ("T5ForConditionalGeneration", "MT5ForConditionalGeneration", "UMT5ForConditionalGeneration")
     },
-    "LlavaForConditionalGeneration": Family(
-        name="LlavaForConditionalGeneration",
-        outer=renamed(OUTER, "", "language_model."),
-        layers=LLAMA,
-        stem="language_model.model.layers.{layer}.",
-        base="vision_tower.vision_model.",
-        instead="vision_tower.",
-        stacks={
-            "vision_embed": Stack(rules=CLIP_EMBED, stem="vision_tower.vision_model."),
-            "vision": Stack(rules=CLIP, stem="vision_tower.vision_model.encoder.layers.{layer}."),
-            "projector": Stack(rules={**linear("up", "linear_1"), **linear("down", "linear_2")}, stem="multi_modal_projector."),
-        },
-    ),
-    "KimiK25ForConditionalGeneration": Family(
-        name="KimiK25ForConditionalGeneration",
-        outer=renamed(OUTER, "", "language_model."),
-        layers=LATENT,
-        predictors=PREDICTOR,
-        stem="language_model.model.layers.{layer}.",
-        stacks={
-            "vision_embed": Stack(rules=MOON_EMBED, stem="vision_tower.patch_embed."),
-            "vision": Stack(rules=MOON, stem="vision_tower.encoder.blocks.{layer}."),
-            "projector": Stack(
-                rules={
-                    **norm("vision_norm", "vision_tower.encoder.final_layernorm"),
-                    **norm("norm", "mm_projector.pre_norm"),
-                    **linear("up", "mm_projector.proj.0"),
-                    **linear("down", "mm_projector.proj.2"),
-                }
-            ),
-        },
-        others={
-            "language_model.model.layers.": "language_model.model.blocks.",
-            "vision_tower.patch_embed.proj.": "vision_tower.encoder.patch_embed.proj.",
-            "mm_projector.pre_norm.": "model.mm_projector.pre_norm.",
-        },
-    ),
-    **{
-        architecture: Family(
-            name=architecture,
-            outer=renamed(OUTER, "model.", "model.language_model."),
-            layers=layers,
-            stem="model.language_model.layers.{layer}.",
-            stacks={
-                "vision_embed": Stack(rules=QWEN_EMBED, stem="model.visual."),
-                "vision": Stack(rules=QWEN_VISION, stem="model.visual.blocks.{layer}."),
-                "deep": Stack(rules=QWEN_MERGER, stem="model.visual.deepstack_merger_list.{layer}."),
-                "projector": Stack(rules=QWEN_MERGER, stem="model.visual.merger."),
-            },
-        )
-        for architecture, layers in (
-            ("Qwen3VLForConditionalGeneration", LLAMA),
-            ("Qwen3VLMoeForConditionalGeneration", {**LLAMA, **QWEN_EXPERTS, **linear("router", "mlp.gate")}),
-        )
-    },
     "MiniMaxM3ForCausalLM": Family(name="MiniMaxM3ForCausalLM", outer=one_more(OUTER), layers=one_more(M3_ALONE)),
-    "MiniMaxM3SparseForConditionalGeneration": Family(
-        name="MiniMaxM3SparseForConditionalGeneration",
-        outer=renamed(one_more(OUTER), "", "language_model."),
-        layers=one_more(M3),
-        stem="language_model.model.layers.{layer}.",
-        stacks={
-            "vision_embed": Stack(rules=CLIP_EMBED, stem="vision_tower.vision_model."),
-            "vision": Stack(rules=CLIP, stem="vision_tower.vision_model.encoder.layers.{layer}."),
-            "projector": Stack(rules=M3_PROJECTOR),
-        },
-    ),
     "GPT2LMHeadModel": Family(
         name="GPT2LMHeadModel",
         outer={
@@ -434,6 +339,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         layers=MAMBA1,
         stem="backbone.layers.{layer}.",
     ),
+    **OF_IMAGES,
 }
 
 

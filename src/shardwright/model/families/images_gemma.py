@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.positions import kind_of, number_of
-from shardwright.model.families.tower import MAX_PATCH, PROJECTOR, Tower, activation, unknown_activations
+from shardwright.model.families.tower import MAX_PATCH, PROJECTOR, Tower, activation, turning_base, unknown_activations, unknown_turns
 from shardwright.model.ir.fields import MAX_VOCAB, Fields
 from shardwright.model.ir.settings import GridRotary, ImageInput, PositionAxes, Settings
 
@@ -39,7 +38,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
             eps=eps,
             image=image,
             activation=activation(vision, "hidden_activation", "gelu_pytorch_tanh"),
-            rope_base=number_of(_rope(vision.mapping).get("rope_theta")) or BASE,
+            rope_base=turning_base(vision, usual=BASE),
             turns=GridRotary(axes=(1, 0), apart=True),
             plain_scores=True,
         ),
@@ -47,17 +46,11 @@ def _settings(fields: Fields) -> dict[str, Settings]:
     }
 
 
-def _rope(vision: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = vision.get("rope_parameters")
-    return found if isinstance(found, Mapping) else {}
-
-
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
     vision = config["vision_config"]
-    kind = kind_of(_rope(vision))
     return (
         *unknown_activations({"hidden_activation of vision_config": vision.get("hidden_activation")}),
-        *((f"rotary positions of kind {kind} in a tower",) if kind not in AXIAL else ()),
+        *unknown_turns(vision, known=AXIAL),
         *(("products between bounds (use_clipped_linears)",) if vision.get("use_clipped_linears") else ()),
     )
 

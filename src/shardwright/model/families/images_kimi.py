@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.positions import number_of
-from shardwright.model.families.tower import MAX_PATCH, PROJECTOR, Tower, activation, unknown_activations
+from shardwright.model.families.tower import MAX_PATCH, PROJECTOR, Tower, activation, turning_base, unknown_activations, unknown_turns
 from shardwright.model.ir.fields import MAX_VOCAB, Fields
 from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid, Settings
 
@@ -58,8 +57,6 @@ def _images(fields: Fields) -> ImageInput:
 def _settings(fields: Fields) -> dict[str, Settings]:
     vision, image = fields.section("vision_config"), _images(fields)
     rows, columns = table(vision)
-    rope = vision.mapping.get("rope_parameters")
-    base = number_of(rope.get("rope_theta")) if isinstance(rope, Mapping) else None
     one = vision if vision.present(PROJECTOR_EPS[0]) else fields
     eps = one.number(*PROJECTOR_EPS, minimum=0.0, maximum=1.0, default=EPS)
     return {
@@ -68,7 +65,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
             eps=EPS,
             image=image,
             activation=activation(vision, "hidden_act", "gelu_pytorch_tanh"),
-            rope_base=base or 10000.0,
+            rope_base=turning_base(vision),
             turns=GridRotary(axes=(1, 0), in_turns=True),
         ),
         PROJECTOR: Settings(eps=EPS, activation="gelu", own=(("norm", Settings(eps=eps)),) if eps != EPS else ()),
@@ -77,13 +74,11 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
     vision = config["vision_config"]
-    rope = vision.get("rope_parameters")
-    kind = rope.get("rope_type", "axial") if isinstance(rope, Mapping) else "axial"
     act = vision.get("projector_hidden_act")
     return (
         *unknown_activations({"hidden_act of vision_config": vision.get("hidden_act")}),
         *((f"projector_hidden_act {str(act)[:40]}, where the published class has gelu",) if act not in (None, "gelu") else ()),
-        *((f"rotary positions of kind {str(kind)[:40]} in a tower",) if kind != "axial" else ()),
+        *unknown_turns(vision),
     )
 
 

@@ -7,8 +7,7 @@ from math import isqrt
 from typing import Any, Final
 
 from shardwright.model.blocks.deepstack import DEEP
-from shardwright.model.families.positions import number_of
-from shardwright.model.families.tower import MAX_PATCH, PROJECTOR, Tower, activation, unknown_activations
+from shardwright.model.families.tower import MAX_PATCH, PROJECTOR, Tower, activation, turning_base, unknown_activations, unknown_turns
 from shardwright.model.ir.fields import MAX_HIDDEN, MAX_VOCAB, Fields
 from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid, Settings
 
@@ -31,8 +30,6 @@ def _images(fields: Fields) -> ImageInput:
 def _settings(fields: Fields) -> dict[str, Settings]:
     vision, image = fields.section("vision_config"), _images(fields)
     side = isqrt(vision.integer("num_position_embeddings", maximum=MAX_POSITIONS))
-    rope = vision.mapping.get("rope_parameters")
-    base = number_of(rope.get("rope_theta")) if isinstance(rope, Mapping) else None
     merger = Settings(eps=EPS, activation="gelu")
     return {
         "vision_embed": Settings(eps=EPS, image=image, stretched=PositionGrid(rows=side, columns=side, corners=True)),
@@ -40,7 +37,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
             eps=EPS,
             image=image,
             activation=activation(vision, "hidden_act", "gelu_pytorch_tanh"),
-            rope_base=base or 10000.0,
+            rope_base=turning_base(vision),
             turns=GridRotary(),
         ),
         DEEP: merger,
@@ -50,13 +47,11 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
     vision = config["vision_config"]
-    rope = vision.get("rope_parameters")
-    kind = rope.get("rope_type", "axial") if isinstance(rope, Mapping) else "axial"
     fields = Fields(dict(vision), "vision_config")
     width = fields.integer("hidden_size", maximum=MAX_HIDDEN) // fields.integer("num_heads", maximum=MAX_HIDDEN)
     return (
         *unknown_activations({"hidden_act of vision_config": vision.get("hidden_act")}),
-        *((f"rotary positions of kind {str(kind)[:40]} in a tower",) if kind != "axial" else ()),
+        *unknown_turns(vision),
         *((f"rotary positions of two axes in heads of {width} elements of a tower",) if width % 4 else ()),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shardwright.model.families.positions import kind_of, number_of
 from shardwright.model.families.spelled import SPELLED
 from shardwright.model.ir.fields import Fields
 from shardwright.model.ir.settings import ImageInput, Settings
@@ -36,3 +37,20 @@ def activation(fields: Fields, name: str, usual: str) -> str:
 def unknown_activations(asked: Mapping[str, object]) -> tuple[str, ...]:
     """Activations that are not computed, behind the names of their fields."""
     return tuple(f"{name} {str(word)[:40]}" for name, word in asked.items() if word is not None and str(word) not in SPELLED)
+
+
+def turning_base(vision: Fields, *, usual: float = 10000.0) -> float:
+    """Of the tower's rotary positions; where it is not written, the usual one."""
+    return number_of(_rope(vision.mapping).get("rope_theta")) or usual
+
+
+def unknown_turns(vision: Mapping[str, Any], *, known: tuple[str, ...] = ("axial",)) -> tuple[str, ...]:
+    """A kind of rotary positions that is written and that no tower of the family has."""
+    rope = _rope(vision)
+    kind = kind_of(rope) if "rope_type" in rope or "type" in rope else "axial"
+    return () if kind in known else (f"rotary positions of kind {str(kind)[:40]} in a tower",)
+
+
+def _rope(vision: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = vision.get("rope_parameters")
+    return found if isinstance(found, Mapping) else {}
