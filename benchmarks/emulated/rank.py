@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
+from shardwright.execute.interpreter.cadence import own_gradients
 from shardwright.execute.interpreter.device import device_task
 from shardwright.execute.numerics.precision import uniform
 from shardwright.execute.shares.flat_buckets import FlatBucket, HeldPart, Stretch
@@ -76,12 +77,13 @@ def _flat(bucket: Bucket) -> FlatBucket:
 def _step(
     rank: int, known: Training, store: ParameterStore, parts: Mapping[int, FlatBucket], seconds: Seconds, update_s: float
 ) -> Task[None]:
-    """A step as `train.step_task` runs it: actions, sums, norm, update, gathers; the update waits."""
+    """A step as `train.step_task` runs it by messages: actions, sums, norm, update, gathers; the update waits."""
     yield from device_task(rank, known.work, batch={}, store=store, walking=partial(Waiting, seconds=seconds))
     shared = [b for b in known.buckets if b.number in parts]
     totals = {}
     for bucket in shared:
-        totals[bucket.number] = yield from summed(rank, bucket, parts[bucket.number], precision=PRECISION)
+        own = own_gradients(parts[bucket.number], PRECISION)
+        totals[bucket.number] = yield from summed(rank, bucket, own, precision=PRECISION)
     yield Reduce(group=known.devices, tensor=torch.zeros(2, dtype=torch.float64), key="norm")
     wait_until(time.perf_counter() + update_s)
     for bucket in shared:

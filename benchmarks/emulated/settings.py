@@ -34,7 +34,7 @@ EXECUTOR: Final[Runtime] = replace(
     version="0.1",
     # execute/distributed: posts never wait, and threads take what comes while a device computes.
     overlap_p2p=True,
-    # execute/train.step_task: gathers, all actions, then sums bucket by bucket, update, gathers; nothing runs beside them.
+    # emulated/rank: all actions, then sums bucket by bucket, update, gathers; nothing runs beside them.
     overlap_grad_reduce=False,
     overlap_param_gather=False,
     gather_prefetch=0,

@@ -18,7 +18,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.redistribution.redistribute import Tensors
 from shardwright.execute.transport.distributed import DTYPES, Network
 from shardwright.execute.transport.record import SentElements, Trace
-from shardwright.execute.transport.requests import Post, Reduce, Reduction, Take, Task
+from shardwright.execute.transport.requests import Exchange, Post, Reduce, Reduction, Take, Task, begun, ended
 from tests.execute.layouts import devices_of, held, two_sided, whole_tasks
 from tests.execute.started import started
 from tests.program.test_transition import case_of
@@ -95,13 +95,58 @@ def ring(seed: int) -> Tasks:
     return {d: task(d, 4) for d in range(4)}
 
 
+def beside(seed: int) -> Tasks:
+    """Sums and gathers of random groups in one order, some begun earlier or ended later than it says. Sums of small integers are exact."""
+    random = Random(seed)
+    devices = tuple(range(4))
+    asked = [tuple(sorted(random.sample(devices, random.randint(2, 4)))) for _ in range(24)]
+    gathers = [random.random() < 0.5 for _ in asked]
+    begins, ends = list(range(len(asked))), list(range(len(asked)))
+    for i in range(len(asked)):
+        match random.randrange(3):
+            case 0:
+                begins[i] = max(i - random.randint(0, 3), 0)
+            case 1:
+                ends[i] = min(i + random.randint(1, 4), len(asked) - 1)
+    apart = [random.random() < 0.75 for _ in asked]
+
+    def one(device: int, number: int) -> Task[torch.Tensor]:
+        group = asked[number]
+        tensor = torch.arange(5, dtype=torch.float64) + 10 * device + number
+        if not gathers[number]:
+            return (yield Reduce(group=group, tensor=tensor, key=("beside", seed, number)))  # type: ignore[no-any-return]
+        others = [d for d in group if d != device]
+        receives = dict.fromkeys(others, (5,))
+        key = ("beside", seed, number)
+        gives = dict.fromkeys(others, tensor)
+        found = yield Exchange(group=group, gives=gives, receives=receives, key=key, kind="all_gather", elements=5 * len(group))
+        return torch.cat([tensor if d == device else found[d] for d in group])
+
+    def task(device: int) -> Task[Tensors]:
+        going, found = {}, {}
+        for now in range(len(asked)):
+            for i in (i for i in range(len(asked)) if apart[i] and begins[i] == now and device in asked[i]):
+                going[i] = yield from begun(one(device, i), late=begins[i] < i)
+            if not apart[now] and device in asked[now]:
+                found[now] = yield from one(device, now)
+            for i in (i for i in range(len(asked)) if apart[i] and ends[i] == now and device in asked[i]):
+                found[i] = yield from ended(going.pop(i))
+        assert not going
+        return tuple(found[i] for i in sorted(found))  # type: ignore[return-value]
+
+    return {d: task(d) for d in devices}
+
+
 CASES: dict[str, tuple[Callable[[int], Tasks], list[int]]] = {
     "random layouts": (random_layouts, numbers(20, 100)),
     "both sides": (both_sides, numbers(20, 100)),
     "noisy sums": (noisy_sums, numbers(4)),
     "dtypes": (dtypes, [0]),
     "ring": (ring, [0, 1]),
+    "beside": (beside, numbers(8, 40)),
 }
+GROUPED = ("beside",)
+"""Cases of one device a rank that run over the backend's groups, too."""
 
 Found = dict[tuple[str, int], dict[int, Tensors]]
 
@@ -110,12 +155,12 @@ def rank_of(device: int, *, ranks: int) -> int:
     return device % ranks
 
 
-def run_all(rank: int, *, spread: int) -> tuple[Found, list[SentElements]]:
+def run_all(rank: int, *, spread: int, devices: int = 32, backend: str = "") -> tuple[Found, list[SentElements]]:
     found: Found = {}
     trace = Trace()
-    with Network({device: rank_of(device, ranks=spread) for device in range(32)}, timeout_s=240) as network:
+    with Network({device: rank_of(device, ranks=spread) for device in range(devices)}, timeout_s=240, backend=backend) as network:
         for name, (tasks_of, seeds) in CASES.items():
-            for seed in seeds:
+            for seed in seeds if not backend or name in GROUPED else ():
                 own = {d: task for d, task in tasks_of(seed).items() if rank_of(d, ranks=spread) == rank}
                 found[name, seed] = network.drive(own, trace=trace)
     return found, trace.records
@@ -190,6 +235,7 @@ def _found(rank: int, ranks: int, folder: str) -> None:
     result: dict[str, object] = {}
     if ranks > 2:
         result |= {"cases": run_all(rank, spread=ranks), "fewer": run_all(rank, spread=2)}
+        result["groups"] = run_all(rank, spread=ranks, devices=ranks, backend="gloo")
         dist.destroy_process_group()
     else:
         result["errors"] = errors(rank)

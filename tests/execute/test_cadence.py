@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.interpreter.cadence import Cadenced
 from shardwright.execute.interpreter.device import Walker, device_task
-from shardwright.execute.interpreter.stage_nodes import stage_nodes
+from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
+from shardwright.execute.shares.shards import Bucket
 from shardwright.execute.training.train import Training
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
@@ -123,3 +124,71 @@ def test_one_layer_is_whole_at_a_time() -> None:
         assert sum(h.value.numel() for boxes in members[device].store.held.values() for h in boxes.values()) == 0
         pieces = [b.sharing(device).piece(device, b.elements, 2) for b in known.buckets]
         assert [arounds[device].total[b.number].numel() for b in known.buckets] == [high - low for low, high in pieces]
+
+
+def buckets_of(known: Training, device: int) -> tuple[Bucket, ...]:
+    return tuple(b for b in known.buckets if device in b.devices)
+
+
+def test_the_next_layer_is_gathered_and_the_one_before_summed_while_one_is_at_work() -> None:
+    small = CASES["one stage"]
+    known = small.known()
+    members = small.members(known)
+    arounds: dict[int, Cadenced] = {}
+    seen: dict[int, list[tuple[str, int, int]]] = {device: [] for device in members}
+
+    class Watched(Walker):
+        def _node_forward(self, *given: Any) -> Task[None]:
+            self._note("F")
+            yield from super()._node_forward(*given)
+
+        def _node_backward(self, *given: Any) -> Task[None]:
+            self._note("B")
+            yield from super()._node_backward(*given)
+
+        def _note(self, kind: str) -> None:
+            around = arounds[self.device]
+            seen[self.device].append((kind, len(around.ahead), len(around.summing)))
+
+    for device, own in members.items():
+        arounds[device] = Cadenced(device, own.store, buckets_of(known, device), own.views, own.pieces, uses=True, sums=True)
+    tasks = {
+        d: device_task(d, known.work, batch=small.batches(0), store=m.store, walking=Watched, around=arounds[d]) for d, m in members.items()
+    }
+    run(tasks)
+    microbatches, (stages,) = small.plan.lanes[0].microbatches, known.work.stages
+    layers = len(stage_nodes(stages[0], known.work.model))
+    assert layers > 2
+    for device in known.devices:
+        forward, backward = ([one[1:] for one in seen[device] if one[0] == kind] for kind in "FB")
+        assert [ahead for ahead, _ in forward] == [*(1,) * (layers - 1), 0] * microbatches
+        assert [ahead for ahead, _ in backward] == [*(1,) * (layers - 1), 0] * microbatches
+        # Nothing has been summed before the first backward of all; what one microbatch left is waited for in the next.
+        assert [summing for _, summing in backward] == [0, *(1,) * (layers * microbatches - 1)]
+
+
+@pytest.mark.parametrize("name", ["zero-1", "zero-2", "ring"])
+def test_sums_of_a_step_begin_as_layers_end_in_the_last_microbatch(name: str) -> None:
+    small = PLANS[name]
+    known = small.known()
+    members = small.members(known)
+    begun: dict[int, list[int]] = {device: [] for device in members}
+
+    class Counting(Cadenced):
+        def end(self, node: Node, *, weights: bool) -> Task[None]:
+            yield from super().end(node, weights=weights)
+            if weights:
+                begun[self.device].append(len(self.whole) + len(self.summing))
+
+    arounds = {
+        d: Counting(d, own.store, buckets_of(known, d), own.views, own.pieces, uses=False, sums=False, passes=own.passes)
+        for d, own in members.items()
+    }
+    tasks = {d: device_task(d, known.work, batch=small.batches(0), store=m.store, around=arounds[d]) for d, m in members.items()}
+    run(tasks)
+    for device, counts in begun.items():
+        microbatches = small.plan.lanes[0].microbatches
+        each = len(counts) // microbatches
+        assert counts[:-each] == [0] * (len(counts) - each)
+        assert counts[-each:] == sorted(counts[-each:])
+        assert counts[-each] < counts[-1] == len(buckets_of(known, device))

@@ -15,7 +15,7 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.messages import as_messages
 from shardwright.execute.transport.record import SentElements, Trace
-from tests.execute.request_ranks import CASES, start
+from tests.execute.request_ranks import CASES, GROUPED, start
 from tests.tiers import in_both
 
 LONGEST_S = 480
@@ -51,6 +51,17 @@ def in_process() -> tuple[dict[tuple[str, int], dict[int, Any]], list[SentElemen
 
 def merged(results: list[Any], what: str) -> dict[tuple[str, int], dict[int, Any]]:
     return {case: {d: t for one in results for d, t in one[what][0][case].items()} for case in results[0][what][0]}
+
+
+@in_both
+def test_groups_of_a_backend_give_what_one_process_gives_whatever_is_begun_beside(worlds: Any, in_process: Any) -> None:
+    """Ranks are of unlike many groups when one meets that they share."""
+    _, results = zip(*worlds[4], strict=True)
+    found = merged(list(results), "groups")
+    assert found.keys() == {case for case in in_process[0] if case[0] in GROUPED}
+    for case, devices in found.items():
+        for device, tensors in devices.items():
+            assert all(torch.equal(a, b) for a, b in zip(tensors, in_process[0][case][device], strict=True)), (case, device)
 
 
 def counted(records: list[SentElements]) -> list[tuple[object, ...]]:

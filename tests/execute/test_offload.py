@@ -74,11 +74,12 @@ def test_states_on_the_host_make_the_same_steps_and_can_be_resumed(percent: int,
     batches = [plain.batches(step) for step in range(3)]
     assert train(members, known, batches[:2]) == train(others, with_host, batches[:2])
     for own, other in zip(members.values(), others.values(), strict=True):
-        (states,), (host,), (rest,) = own.states.values(), other.host.values(), other.states.values()
-        count = states.first.numel()
-        assert host.first.numel() == count * percent // 100
-        for name, tensor in states.tensors.items():
-            assert torch.equal(torch.cat([host.tensors[name], rest.tensors[name]]), tensor)
+        assert own.states.keys() == other.host.keys() == other.states.keys()
+        for bucket, states in own.states.items():
+            host, rest = other.host[bucket], other.states[bucket]
+            assert host.first.numel() == states.first.numel() * percent // 100
+            for name, tensor in states.tensors.items():
+                assert torch.equal(torch.cat([host.tensors[name], rest.tensors[name]]), tensor)
     save(others, with_host, tmp_path)
     newest = latest(tmp_path)
     assert newest is not None

@@ -38,7 +38,10 @@ def test_this_packages_engine_runs_every_schedule_and_stage() -> None:
     assert set(own.schedules) == set(SCHEDULES)
     assert (own.zero_stages, own.zero_with_pipeline) == ((0, 1, 2, 3), 3)
     assert not own.options
-    assert not own.own
+    assert own.own == (("grad_overlap", "on"),)
+    plain = load_runtime("shardwright grad_overlap=off")
+    assert (own.overlap_grad_reduce, own.gather_prefetch) == (True, 1)
+    assert (plain.overlap_grad_reduce, plain.gather_prefetch) == (False, 0)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,7 +7,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.facts import derive, named, read
-from shardwright.runtime.options import chosen
+from shardwright.runtime.options import chosen, offered
 from shardwright.runtime.torchtitan import V0_2
 
 _EXECUTE: Final = "shardwright.execute"
@@ -16,20 +16,26 @@ _SCHEDULES: Final = (
     "terapipe seq-1f1b"
 )
 
+_BESIDE: Final = read(
+    f"{_EXECUTE}.interpreter.cadence",
+    on="overlap_grad_reduce",
+    gather_prefetch=1,
+    note="the parameters of the next layer are gathered while one is at work, and the gradients of the one before are summed",
+)
+
 RUNTIME: Final = derive(
     replace(chosen(V0_2, (("kernels", "eager"),)), own=(), options=()),
     named("shardwright", framework="shardwright", version="0.1", released="2026-11"),
     read(
         f"{_EXECUTE}.training.train",
         on="hybrid_sharding optimizer_offload",
-        off="overlap_grad_reduce overlap_param_gather reduce_every_microbatch gathers_from_master "
-        "gather_copy_bytes reduce_copy_bytes activation_offload",
+        off="overlap_param_gather reduce_every_microbatch gathers_from_master gather_copy_bytes reduce_copy_bytes activation_offload",
         gradient_dtype=Dtype.FP32,
-        gather_prefetch=0,
         zero_stages=(0, 1, 2, 3),
         zero_with_pipeline=3,
-        note="a step is gathers, all actions, then sums bucket by bucket, update and gathers: nothing runs beside them",
+        note="a step is gathers, all actions, what is left of the sums, update and gathers",
     ),
+    _BESIDE,
     read(
         f"{_EXECUTE}.numerics.fused_loss",
         logits_bytes=10,
@@ -52,5 +58,14 @@ RUNTIME: Final = derive(
         on="overlap_p2p",
         collective_library="messages",
         note="posts never wait, and threads take what comes while a device computes; collectives are messages between each two members",
+    ),
+    offers=(
+        offered("grad_overlap", "on", "--transport groups", _BESIDE),
+        offered(
+            "grad_overlap",
+            "off",
+            "--transport messages",
+            read(f"{_EXECUTE}.transport.one_by_one", off="overlap_grad_reduce", gather_prefetch=0, note="one thing behind another"),
+        ),
     ),
 )

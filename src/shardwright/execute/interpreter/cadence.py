@@ -1,16 +1,20 @@
-"""When sharded parameters are whole, and when gradients are summed: around every layer's work, or once a step."""
+"""When sharded parameters are whole, and when gradients are summed: beside the work of the layers before and behind."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
 from shardwright.execute.interpreter.stage_nodes import Node
+from shardwright.execute.numerics.precision import Precision
 from shardwright.execute.shares.flat_buckets import FlatBucket
+from shardwright.execute.shares.owners import owned
 from shardwright.execute.shares.parameters import ParameterStore, origin
 from shardwright.execute.shares.shards import Bucket, gathered, summed
-from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.requests import Beside, Task, begun, ended
 from shardwright.model.gradients import has_backward, runs_backward, without_gradient
 from shardwright.model.ir.operator import Operator
 from shardwright.program.instances import TaskKind
@@ -24,8 +28,8 @@ class Around:
     works = False
     """Whether it does anything."""
 
-    def begin(self, node: Node, kind: TaskKind) -> Task[None]:
-        """Before a pass of a layer; `kind`: of the action."""
+    def begin(self, node: Node, kind: TaskKind, *, then: Node | None = None) -> Task[None]:
+        """Before a pass of a layer; `kind`: of the action; `then`: the layer whose pass is next in it."""
         yield from ()
 
     def end(self, node: Node, *, weights: bool) -> Task[None]:
@@ -38,14 +42,17 @@ NOTHING = Around()
 
 @dataclass(slots=True)
 class Cadenced(Around):
-    """Parameters are gathered for each pass of a layer and dropped after it; gradients are summed after each microbatch's.
+    """Parameters are gathered for each pass of a layer and dropped after it; gradients are summed after each microbatch's, or the last.
 
     Only of buckets that all devices of a party work on together; others are gathered and summed once a step. A backward needs the weights
-    of what has one (`model.gradients`), and of what is made again for it; weight gradients those of what is trained.
+    of what has one (`model.gradients`), and of what is made again for it; weight gradients those of what is trained. While a layer is at
+    work the parameters of the next are gathered, and the gradients of the one before are summed (`Begin`): no more than these two.
 
     Args:
         buckets: of the device. pieces: of those whose parameters are sharded. uses, sums: gather at each use; sum after each microbatch.
-        total: by bucket, the device's piece of the gradient of the microbatches so far.
+        passes: by bucket, how many passes of a layer in a step make gradients of it; its sum over devices may begin behind the last.
+        total: by bucket, the device's piece of the gradient of the microbatches so far. whole: its piece of the step's gradient, where the
+            sum was begun behind the last pass. ahead: gathers that were begun for the next layer. summing: sums that were begun.
     """
 
     device: int
@@ -55,8 +62,13 @@ class Cadenced(Around):
     pieces: dict[int, torch.Tensor]
     uses: bool
     sums: bool
+    passes: Mapping[int, int] = field(default_factory=dict)
     total: dict[int, torch.Tensor] = field(default_factory=dict)
+    whole: dict[int, torch.Tensor] = field(default_factory=dict)
     _known: dict[tuple[int, TaskKind], tuple[Node, tuple[Bucket, ...]]] = field(default_factory=dict)
+    ahead: dict[int, Beside[torch.Tensor]] = field(default_factory=dict)
+    summing: dict[int, Beside[torch.Tensor]] = field(default_factory=dict)
+    _done: Counter[int] = field(default_factory=Counter)
 
     @property
     def works(self) -> bool:  # type: ignore[override]
@@ -74,20 +86,58 @@ class Cadenced(Around):
         sharers = bucket.sharing(self.device)
         return not sharers.parties or (bucket.in_parties and sharers.party(self.device).degrees[1] > 1)
 
-    def begin(self, node: Node, kind: TaskKind) -> Task[None]:
+    def closes(self, bucket: Bucket) -> bool:
+        """Its gradients are summed once a step, as soon as all of them are there: by devices that are then at the same layer."""
+        return bucket.trainable and not self.adds(bucket) and bucket.together.issuperset(bucket.devices) and not bucket.in_parties
+
+    def begin(self, node: Node, kind: TaskKind, *, then: Node | None = None) -> Task[None]:
         """See `Around`."""
-        for bucket in filter(self.gathers, self._of(node, kind)):
-            yield from filled(self.device, bucket, self.views[bucket.number], self.pieces[bucket.number])
+        now = {bucket.number: bucket for bucket in self._of(node, kind) if self.gathers(bucket)}
+        for number, bucket in now.items():
+            ahead = self.ahead.pop(number, None)
+            self.views[number].show((yield from self._gathered(bucket) if ahead is None else ended(ahead)))
+        for bucket in () if then is None else filter(self.gathers, self._of(then, kind)):
+            # What is whole now is dropped before the next layer.
+            if bucket.number not in now:
+                self.ahead[bucket.number] = yield from begun(self._gathered(bucket), late=True)
+
+    def _gathered(self, bucket: Bucket) -> Task[torch.Tensor]:
+        return gathered(self.device, bucket, self.pieces[bucket.number], have=3, want=0, key="use")
 
     def end(self, node: Node, *, weights: bool) -> Task[None]:
         """See `Around`."""
-        adding = [bucket for bucket in (self._of(node, TaskKind.W) if weights else ()) if self.adds(bucket)]
+        adding, closing, precision = [], [], self.store.precision
+        for bucket in self._of(node, TaskKind.W) if weights else ():
+            self._done[bucket.number] += 1
+            if self.adds(bucket):
+                adding.append(bucket)
+            elif self.closes(bucket) and self._done[bucket.number] == self.passes.get(bucket.number):
+                closing.append(bucket)
+        if adding or closing:
+            yield from self.settled()
         for bucket in adding:
-            piece = yield from summed(self.device, bucket, self.views[bucket.number], precision=self.store.precision, level=2)
-            known = self.total.get(bucket.number)
-            self.total[bucket.number] = piece if known is None else known.add_(piece)
+            self.summing[bucket.number] = yield from begun(summed(self.device, bucket, self._own(bucket), precision=precision, level=2))
+        for bucket in closing:
+            self.summing[bucket.number] = yield from begun(owned(self.device, bucket, self._own(bucket), precision=precision))
         forgotten({b.number for b in adding}, self.views)
         dropped({b.number for b in self._of(node, TaskKind.F) if self.gathers(b)}, self.views)
+
+    def counted(self, nodes: Iterable[Node]) -> Counter[int]:
+        """By bucket, how many of these passes of a layer make gradients of it."""
+        return Counter(bucket.number for node in nodes for bucket in self._of(node, TaskKind.W))
+
+    def settled(self) -> Task[None]:
+        """Wait for the sums that were begun."""
+        for bucket in (b for b in self.buckets if b.number in self.summing):
+            piece = yield from ended(self.summing.pop(bucket.number))
+            known = self.total.get(bucket.number)
+            if not self.adds(bucket):
+                self.whole[bucket.number] = piece
+            else:
+                self.total[bucket.number] = piece if known is None else known.add_(piece)
+
+    def _own(self, bucket: Bucket) -> torch.Tensor:
+        return own_gradients(self.views[bucket.number], self.store.precision)
 
     def _of(self, node: Node, kind: TaskKind) -> tuple[Bucket, ...]:
         """Buckets on the device of the parameters that a pass of a layer needs."""
@@ -109,6 +159,11 @@ def needed(node: Node, kind: TaskKind) -> tuple[Operator, ...]:
         return block.operators
     constant = without_gradient(block)
     return tuple(o for o in block.operators if runs_backward(o, constant))
+
+
+def own_gradients(view: FlatBucket, precision: Precision) -> torch.Tensor:
+    """A device's own gradients of a bucket, as they go to others; see `FlatBucket.own_gradients`."""
+    return view.own_gradients(precision.gradient).to(precision.wire)
 
 
 def filled(device: int, bucket: Bucket, view: FlatBucket, piece: torch.Tensor) -> Task[None]:

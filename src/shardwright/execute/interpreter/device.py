@@ -11,6 +11,7 @@ import torch
 from shardwright.execute.interpreter.block_run import run_again, run_backward, run_forward, run_weights
 from shardwright.execute.interpreter.cadence import NOTHING, Around
 from shardwright.execute.interpreter.earlier_slices import EarlierSlices
+from shardwright.execute.interpreter.passes import Turn, actions
 from shardwright.execute.interpreter.recorder import Tell, silent
 from shardwright.execute.interpreter.stage_nodes import Node, Output, output_extents, output_sequence, stage_nodes
 from shardwright.execute.numerics.boxes import hollow
@@ -40,8 +41,6 @@ Batch = Mapping[str, torch.Tensor]
 Layouts = tuple[tuple[Layout, bool], ...]
 """Of every extent of an output, and whether it is whole numbers, which have no cotangent."""
 Key = tuple[Hashable, ...]
-Turn = tuple[int, int, int, int]
-"""(lane, chunk, microbatch, slice) of an action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +103,7 @@ def device_task(
     """
     walker = (walking or Walker)(device, work, batch, store)
     walker.around = around
-    for kind, place in _actions(device, work.rows):
+    for kind, place in actions(device, work.rows):
         tell(kind, place)
         if kind is TaskKind.F:
             yield from walker.forward(*place)
@@ -126,19 +125,11 @@ def forward_task(device: int, work: DeviceWork, *, batch: Batch, store: Paramete
     """
     walker = Walker(device, work, batch, store)
     walker.around = around
-    for kind, place in _actions(device, work.rows):
+    for kind, place in actions(device, work.rows):
         if kind is TaskKind.F:
             yield from walker.forward(*place)
             del walker.flows[place]
     return Outcome(losses=walker.losses, store=store)
-
-
-def _actions(device: int, rows: ActionRows) -> Iterator[tuple[TaskKind, Turn]]:
-    """(kind, place) of each action of a device, in order."""
-    row = next(i for i, devices in enumerate(rows.devices) if device in devices)
-    for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
-        place = (int(rows.lane[action]), int(rows.chunk[action]), int(rows.microbatch[action]), int(rows.slice[action]))
-        yield TaskKind(int(rows.kind[action])), place
 
 
 class Walker:
@@ -213,8 +204,8 @@ class Walker:
                 identity = -1 - number
                 flow.values[identity], flow.layouts[identity] = value, target
                 flow.outputs[edge.run, edge.operator] = flow.received[number] = identity
-        for node in nodes:
-            yield from self.around.begin(node, TaskKind.F)
+        for node, then in in_turn(nodes):
+            yield from self.around.begin(node, TaskKind.F, then=then)
             yield from self._node_forward(node, place, flow)
             yield from self.around.end(node, weights=False)
         for number, edge in enumerate(self.work.edges[lane]):
@@ -296,8 +287,8 @@ class Walker:
         """Run forward again what was not kept."""
         place = (lane, chunk, microbatch, part)
         flow = self.flows[place]
-        for node in stage_nodes(self.work.stages[lane][chunk], self.work.model):
-            yield from self.around.begin(node, TaskKind.R)
+        for node, then in in_turn(stage_nodes(self.work.stages[lane][chunk], self.work.model)):
+            yield from self.around.begin(node, TaskKind.R, then=then)
             yield from self._node_again(node, place, flow)
             yield from self.around.end(node, weights=False)
 
@@ -326,8 +317,8 @@ class Walker:
                 identity = flow.outputs[edge.run, edge.operator]
                 back = yield from self._moved(back, source, flow.layouts[identity], ("back", number, *place), back=True)
                 self._add(flow, identity, back)
-        for node in reversed(stage_nodes(stage, self.work.model)):
-            yield from self.around.begin(node, TaskKind.B if whole else TaskKind.I)
+        for node, then in in_turn(stage_nodes(stage, self.work.model)[::-1]):
+            yield from self.around.begin(node, TaskKind.B if whole else TaskKind.I, then=then)
             yield from self._node_again(node, place, flow)
             yield from self._node_backward(node, place, flow)
             if whole:
@@ -375,10 +366,15 @@ class Walker:
         """Weight gradients of every node; the microbatch is then forgotten."""
         place = (lane, chunk, microbatch, part)
         flow = self.flows.pop(place)
-        for node in reversed(stage_nodes(self.work.stages[lane][chunk], self.work.model)):
-            yield from self.around.begin(node, TaskKind.W)
+        for node, then in in_turn(stage_nodes(self.work.stages[lane][chunk], self.work.model)[::-1]):
+            yield from self.around.begin(node, TaskKind.W, then=then)
             yield from run_weights(self._run(node, place), flow.states[node.number], self.store)
             yield from self.around.end(node, weights=True)
+
+
+def in_turn(nodes: tuple[Node, ...]) -> Iterator[tuple[Node, Node | None]]:
+    """Each with the one that comes next; None behind the last."""
+    return zip_longest(nodes, nodes[1:])
 
 
 def _of(key: Key, index: int) -> Key:

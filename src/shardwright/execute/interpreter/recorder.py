@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from shardwright.execute.transport.record import moved
-from shardwright.execute.transport.requests import Answer, Post, Request, T, Take, Task, answered
+from shardwright.execute.transport.requests import Answer, Begin, End, Post, Request, T, Take, Task, answered
 from shardwright.program.instances import TaskKind
 from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, merged, sorted_spans
 
@@ -137,6 +137,10 @@ class Recorder:
 
     def _watched(self, device: int, task: Task[T]) -> Task[T]:
         def by(request: Request) -> Generator[Request, Answer, Answer]:
+            if isinstance(request, Begin):
+                return (yield replace(request, task=self._watched(device, request.task)))
+            if isinstance(request, End):
+                return (yield request)
             start = self._now()
             answer = yield request
             end, what = self._now(), moved(device, request)

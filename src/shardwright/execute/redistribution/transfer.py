@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from shardwright.execute.redistribution.redistribute import redistribute
-from shardwright.execute.transport.requests import Answer, T, Task
+from shardwright.execute.transport.requests import Answer, Begin, End, T, Task
 from shardwright.program.layout.layout import Layout
 
 
@@ -44,4 +44,5 @@ def scoped(task: Task[T], key: Hashable) -> Task[T]:
         except StopIteration as done:
             result: T = done.value
             return result
+        assert not isinstance(request, Begin | End), "nothing is begun inside of a move"
         answer = yield replace(request, key=(key, request.key))

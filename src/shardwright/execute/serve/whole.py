@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from shardwright.execute.interpreter.device import DeviceWork, Turn, Walker
+from shardwright.execute.interpreter.device import DeviceWork, Walker
+from shardwright.execute.interpreter.passes import Turn
 from shardwright.execute.interpreter.stage_nodes import Node
 from shardwright.execute.numerics.logits import logits_of
 from shardwright.execute.numerics.protocol import Forward, SavedTensors, Values, Weights

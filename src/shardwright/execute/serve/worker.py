@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.interpreter.device import DeviceWork, Turn, Walker
+from shardwright.execute.interpreter.device import DeviceWork, Walker
+from shardwright.execute.interpreter.passes import Turn
 from shardwright.execute.interpreter.stage_nodes import Node
 from shardwright.execute.serve.batches import Rows
 from shardwright.execute.serve.blocks import BlockTables, Reach, reaches

@@ -8,28 +8,29 @@ from typing import NamedTuple, cast
 import torch
 
 from shardwright.execute.numerics.precision import Precision
-from shardwright.execute.shares.flat_buckets import FlatBucket
 from shardwright.execute.shares.shards import Bucket, Interval, Sharers, gathered, summed
 from shardwright.execute.transport.requests import Exchange, Task
 
 Runs = tuple[tuple[int, ...], ...]
 
 
-def owned(device: int, bucket: Bucket, view: FlatBucket, *, total: torch.Tensor | None, precision: Precision) -> Task[torch.Tensor]:
-    """The gradient of the step for the device's piece of the optimizer's states.
+def owned(device: int, bucket: Bucket, own: torch.Tensor, *, precision: Precision) -> Task[torch.Tensor]:
+    """The gradient of the step for the device's piece of the optimizer's states, from its own gradients, as `summed` has them."""
+    total = yield from summed(device, bucket, own, precision=precision)
+    return (yield from _delivered(device, bucket, total, precision)) if bucket.in_parties else total
 
-    Args:
-        total: its piece of what has been summed after each microbatch; None: nothing has.
-    """
-    sharers = bucket.sharing(device)
+
+def owned_of_sum(device: int, bucket: Bucket, total: torch.Tensor, *, precision: Precision) -> Task[torch.Tensor]:
+    """The same from its piece of what has been summed after each microbatch."""
     if bucket.in_parties:
-        if total is None:
-            total = yield from summed(device, bucket, view, precision=precision)
-        return (yield from _to_owners(device, bucket, total.to(precision.wire))).to(precision.gradient)
-    if total is None:
-        return (yield from summed(device, bucket, view, precision=precision))
-    wide, narrow = (sharers.piece(device, bucket.elements, level) for level in (2, 1))
+        return (yield from _delivered(device, bucket, total, precision))
+    wide, narrow = (bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1))
     return total[narrow[0] - wide[0] : narrow[1] - wide[0]]
+
+
+def _delivered(device: int, bucket: Bucket, total: torch.Tensor, precision: Precision) -> Task[torch.Tensor]:
+    """Of several parties, their sums to the owners."""
+    return (yield from _to_owners(device, bucket, total.to(precision.wire))).to(precision.gradient)
 
 
 def renewed(device: int, bucket: Bucket, piece: torch.Tensor, *, want: int) -> Task[torch.Tensor]:

@@ -28,8 +28,9 @@ Stages = frozenset[tuple[int, int]]
 def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, model: Model, rules: ShardRules) -> tuple[Bucket, ...]:
     """The buckets of a plan.
 
-    Where parameters are gathered at each use, or gradients summed after each microbatch, a bucket is of one layer. Frozen parameters are in
-    buckets of their own, those apart that no backward needs, and in none where every holder has them whole.
+    A bucket is of one layer where several devices sum it, so that the sum may begin when the layer is done, and where parameters are
+    gathered at each use, or gradients summed after each microbatch. Frozen parameters are in buckets of their own, those apart that no
+    backward needs, and in none where every holder has them whole.
 
     Args:
         groups: of all parameters, trained or not.
@@ -61,7 +62,7 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
                     together,
                     used.trainable,
                     used.backward,
-                    key[:2] if by_layer else (),
+                    key[:2] if by_layer or len(own) > 1 else (),
                 )
                 found.setdefault(mark, []).append((key, tuple(in_own_order(model, key, box) for box in group.boxes), group.elements))
     return tuple(

@@ -132,16 +132,16 @@ def views(device: int, buckets: tuple[Bucket, ...], store: ParameterStore) -> di
     return {b.number: flat_bucket(b.boxes, store) for b in buckets if device in b.devices}
 
 
-def summed(device: int, bucket: Bucket, view: FlatBucket, *, precision: Precision, level: int = 1) -> Task[torch.Tensor]:
+def summed(device: int, bucket: Bucket, own: torch.Tensor, *, precision: Precision, level: int = 1) -> Task[torch.Tensor]:
     """The device's piece of the whole gradient of a bucket.
 
     Pieces are reduced to their owners: to the members of a run, then the sums over runs. Where other stages' copies or duplicates share the
     sum, all sum everything and keep their piece. Of several parties it is the device's piece of its party's gradient.
 
     Args:
-        level: whose piece: 1 = of the optimizer, who reads the step's whole gradient; 2 = of the gradient, kept between microbatches.
+        own: the device's own gradients of the bucket, in the format of the wire. level: whose piece: 1 = of the optimizer, who reads the
+            step's whole gradient; 2 = of the gradient, kept between microbatches.
     """
-    own = view.own_gradients(precision.gradient).to(precision.wire)
     sharers = bucket.sharing(device)
     if bucket.in_parties:
         return (yield from _scattered(device, bucket, sharers.party(device), own, level=level)).to(precision.gradient)

@@ -9,14 +9,15 @@ from typing import cast
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.interpreter.cadence import Cadenced, dropped, filled
+from shardwright.execute.interpreter.cadence import Cadenced, dropped, filled, own_gradients
 from shardwright.execute.interpreter.device import Batch, DeviceWork, device_task
+from shardwright.execute.interpreter.passes import weight_passes
 from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, silent
 from shardwright.execute.numerics.precision import Precision, uniform
 from shardwright.execute.shares.flat_buckets import FlatBucket
 from shardwright.execute.shares.gradients import gradient_groups
 from shardwright.execute.shares.offload import SHARE
-from shardwright.execute.shares.owners import owned, renewed
+from shardwright.execute.shares.owners import owned, owned_of_sum, renewed
 from shardwright.execute.shares.parameters import ParameterStore, Source, parameter_of
 from shardwright.execute.shares.plan_buckets import plan_buckets
 from shardwright.execute.shares.shards import Bucket, Places, hold, views
@@ -25,7 +26,7 @@ from shardwright.execute.training.spared import is_spared
 from shardwright.execute.training.step import prepare
 from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.record import Trace
-from shardwright.execute.transport.requests import Reduce, Task
+from shardwright.execute.transport.requests import Reduce, Task, begun, ended
 from shardwright.hardware.graph import Units
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
@@ -74,7 +75,7 @@ class Member:
     Args:
         states: of its pieces; of those whose first elements' states are in host memory, of the rest. host: of those.
         pieces: of parameters that are sharded between steps. values: of the pieces of states whose elements are not among those, where
-            there is no master copy. steps: done so far.
+            there is no master copy. steps: done so far. passes: by bucket, how many passes of a layer in a step make gradients of it.
     """
 
     device: int
@@ -85,6 +86,7 @@ class Member:
     values: dict[int, torch.Tensor] = field(default_factory=dict)
     host: dict[int, Moments] = field(default_factory=dict)
     steps: int = 0
+    passes: Mapping[int, int] = field(default_factory=dict)
 
     def shares(self, bucket: Bucket) -> Iterator[tuple[int, int, Moments]]:
         """(first element, end, their states) of the device's piece of a bucket, in order."""
@@ -207,6 +209,8 @@ def member(device: int, known: Training, *, source: Source) -> Member:
             low, high = sharers.piece(device, bucket.elements, 3)
             own.pieces[bucket.number] = values[low:high].clone()
     dropped(set(own.pieces), own.views)
+    work, around = known.work, cadenced(own, tuple(_own(known, device)), known.shards.of(device))
+    own.passes = around.counted(weight_passes(device, work.rows, work.stages, work.model))
     return own
 
 
@@ -239,10 +243,10 @@ def step_task(
             own.views[bucket.number].make_room(known.precision.gradient)
     outcome = yield from device_task(device, known.work, batch=batch, store=own.store, tell=tell, around=around)
     tell(TaskKind.REDUCE, STEP_LEVEL)
+    yield from around.settled()
     gradients = {}
     for bucket in trained:
-        total = around.total.get(bucket.number)
-        gradients[bucket.number] = yield from owned(device, bucket, own.views[bucket.number], total=total, precision=known.precision)
+        gradients[bucket.number] = yield from _gradient(own, bucket, around, precision=known.precision)
     tell(TaskKind.STEP, STEP_LEVEL)
     squares = [square_sum(gradients[b.number]) for b in trained if b.answers(device)]
     asked = torch.tensor(float(stop is not None and stop()), device=known.on)
@@ -252,8 +256,16 @@ def step_task(
     norm = sums[1].sqrt()
     own.steps += 1
     factor = clip_factor(norm, known.rule)
+    renewing = {}
     for bucket in trained:
-        yield from _updated(own, bucket, gradients[bucket.number], known=known, factor=factor)
+        piece = _updated(own, bucket, gradients[bucket.number], known=known, factor=factor)
+        renewing[bucket.number] = yield from begun(renewed(device, bucket, piece, want=3 if bucket.number in own.pieces else 0))
+    for number, beside in renewing.items():
+        renew = yield from ended(beside)
+        if number in own.pieces:
+            own.pieces[number] = renew
+        else:
+            own.views[number].show(renew)
     for boxes in own.store.held.values():
         for held in boxes.values():
             held.gradient = None
@@ -275,23 +287,28 @@ def _sum_of(terms: Sequence[torch.Tensor], known: Training) -> torch.Tensor:
 def cadenced(own: Member, buckets: tuple[Bucket, ...], rule: ShardRule) -> Cadenced:
     """What a device does around a layer's work, of its buckets."""
     uses, sums = rule.gather is not Cadence.STEP, rule.reduce is not Cadence.STEP
-    return Cadenced(own.device, own.store, buckets, own.views, own.pieces, uses=uses, sums=sums)
+    return Cadenced(own.device, own.store, buckets, own.views, own.pieces, uses=uses, sums=sums, passes=own.passes)
 
 
-def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor) -> Task[None]:
-    """Update the device's piece, and gather what it keeps of the parameter."""
+def _gradient(own: Member, bucket: Bucket, around: Cadenced, *, precision: Precision) -> Task[torch.Tensor]:
+    """The step's gradient for the device's piece of the optimizer's states of a bucket, summed where that has not been done."""
+    if bucket.number in around.whole:
+        return around.whole[bucket.number]
+    total = around.total.get(bucket.number)
+    if total is not None:
+        return (yield from owned_of_sum(own.device, bucket, total, precision=precision))
+    return (yield from owned(own.device, bucket, own_gradients(own.views[bucket.number], precision), precision=precision))
+
+
+def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor) -> torch.Tensor:
+    """The values of the device's piece of the optimizer's states, updated."""
     low, _ = bucket.sharing(own.device).piece(own.device, bucket.elements, 1)
     piece = own.owned(bucket)
     for a, b, states in own.shares(bucket):
         for first, end, rule in _rules(bucket, a, b, known=known):
             here, there = slice(first - low, end - low), slice(first - a, end - a)
             update(piece[here], gradient[here], states.part(there), step=own.steps, rule=rule, factor=factor)
-    sharded = bucket.number in own.pieces
-    renew = yield from renewed(own.device, bucket, piece, want=3 if sharded else 0)
-    if sharded:
-        own.pieces[bucket.number] = renew
-    else:
-        own.views[bucket.number].show(renew)
+    return piece
 
 
 def _rules(bucket: Bucket, low: int, high: int, *, known: Training) -> Iterator[tuple[int, int, AdamW]]:

@@ -20,15 +20,32 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
+from shardwright.execute.transport.beside import Asides, StreamAsides, ThreadAsides
 from shardwright.execute.transport.record import Trace
-from shardwright.execute.transport.requests import Answer, Exchange, Post, Reduce, Reduction, Request, Take, Task, answered
+from shardwright.execute.transport.requests import (
+    Answer,
+    Begin,
+    End,
+    Exchange,
+    Moving,
+    Post,
+    Reduce,
+    Reduction,
+    Request,
+    Take,
+    Task,
+    answered,
+)
+from shardwright.execute.transport.torch_private import named_group
 
 T = TypeVar("T")
 NCCL, GLOO = "nccl", "gloo"
 # torch 2.13 renamed it; older releases have the old name only.
 _ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_MADE: dict[tuple[int, str, tuple[int, ...]], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
-"""(world, group) by world, backend and ranks, for the next network of this process: torch.distributed makes no group of a name twice."""
+_MADE: dict[tuple[int, str, tuple[int, ...], bool], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
+"""(world, group) by world, backend, ranks and whether it is for what runs beside, for the next network of this process: torch.distributed
+makes no group of a name twice.
+"""
 OPERATIONS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
 
 
@@ -37,7 +54,7 @@ class Communicators:
     """A communicator for each group that this rank is of, made when the group first meets, and two of all ranks for messages.
 
     One device a rank. Communicators of groups stay with the process until they are broken off. Members of a group meet in one order, as a
-    device does one thing after another.
+    device does one thing after another; what it begins beside that runs one behind another on communicators of its own.
 
     Args:
         backend: of torch.distributed, ``nccl`` or ``gloo``. on: this rank's device. rank_of_device: where devices run. timeout_s: longest
@@ -54,6 +71,7 @@ class Communicators:
     timeout_s: float
     rank: int
     _directions: list[dist.ProcessGroup] = field(default_factory=list)
+    _asides: Asides | None = None
 
     def connect(self) -> None:
         """Make the communicators of messages. All ranks call it."""
@@ -61,11 +79,13 @@ class Communicators:
 
     def close(self) -> None:
         """Give the communicators of messages back."""
+        self._end_asides()
         while self._directions:
             dist.destroy_process_group(self._directions.pop())
 
     def abandon(self) -> None:
         """Break off what is under way, so that other ranks learn of it."""
+        self._end_asides()
         for group in (*(group for _, group in _MADE.values()), *self._directions):
             if self.backend == NCCL:
                 group.abort()
@@ -73,9 +93,20 @@ class Communicators:
         _MADE.clear()
         self._directions.clear()
 
+    def _end_asides(self) -> None:
+        if self._asides is not None:
+            self._asides.close()
+            self._asides = None
+
     @property
     def _timeout(self) -> timedelta:
         return timedelta(seconds=self.timeout_s)
+
+    def _beside(self) -> Asides:
+        """What runs the tasks that the device begins."""
+        if self._asides is None:
+            self._asides = StreamAsides(self.on) if self.on.type == "cuda" else ThreadAsides(name=f"beside-{self.rank}")
+        return self._asides
 
     def in_groups(self, task: Task[T], *, device: int, trace: Trace | None = None) -> Task[T]:
         """The same task, asking only `Post` and `Take`: requests of groups are answered here.
@@ -84,24 +115,39 @@ class Communicators:
             device: that runs the task. trace: gets a record of each request of the task.
         """
 
-        def by(request: Request) -> Generator[Request, Answer, Answer]:
+        def traced(request: Moving) -> None:
             if trace is not None:
                 trace.add(device, request)
-            if isinstance(request, Post | Take):
-                return (yield request)
-            return self.reduce(request) if isinstance(request, Reduce) else self.exchange(request, device)
+
+        def beside(request: Reduce | Exchange) -> Answer:
+            traced(request)
+            return self.meet(request, device, beside=True)
+
+        def by(request: Request) -> Generator[Request, Answer, Answer]:
+            if isinstance(request, Begin):
+                return self._beside().begin(request.task, beside)
+            if isinstance(request, End):
+                return self._beside().end(request.begun)
+            traced(request)
+            return (yield request) if isinstance(request, Post | Take) else self.meet(request, device)
 
         return answered(task, by)
 
-    def reduce(self, request: Reduce) -> torch.Tensor:
+    def meet(self, request: Reduce | Exchange, device: int, *, beside: bool = False) -> Answer:
+        """The answer to a request of a group; `beside`: on the communicators of what runs beside."""
+        if isinstance(request, Reduce):
+            return self.reduce(request, beside=beside)
+        return self.exchange(request, device, beside=beside)
+
+    def reduce(self, request: Reduce, *, beside: bool = False) -> torch.Tensor:
         """The reduction of all members' tensors; the group's all-reduce."""
         total = request.tensor.detach().clone(memory_format=torch.contiguous_format)
         if len(request.group) > 1 and total.numel():
             with self._meeting(request):
-                dist.all_reduce(total, op=OPERATIONS[request.reduction], group=self._group(request.group))
+                dist.all_reduce(total, op=OPERATIONS[request.reduction], group=self._group(request.group, beside))
         return total
 
-    def exchange(self, request: Exchange, device: int) -> dict[int, torch.Tensor]:
+    def exchange(self, request: Exchange, device: int, *, beside: bool = False) -> dict[int, torch.Tensor]:
         """What each member gives this one: an all-gather where all give the same shape to all, else an all-to-all of what each gives."""
         members = request.group
         dtype = request.dtype or next((tensor.dtype for tensor in request.gives.values()), torch.get_default_dtype())
@@ -111,16 +157,16 @@ class Communicators:
             fits = room is not None and room.is_contiguous() and room.numel() == len(members) * own.numel() and room.dtype == own.dtype
             whole = room.view(len(members), *own.shape) if room is not None and fits else own.new_empty((len(members), *own.shape))
             with self._meeting(request):
-                _ALL_GATHER(whole.view(-1), own.view(-1), group=self._group(members))
+                _ALL_GATHER(whole.view(-1), own.view(-1), group=self._group(members, beside))
             found = dict(zip(members, whole.unbind(), strict=True))
         else:
-            found = self._dealt(request, device, dtype)
+            found = self._dealt(request, device, dtype, beside)
         came = {other: found[other] for other in request.receives if other != device}
         if device in request.receives:
             came[device] = request.gives[device].clone()
         return came
 
-    def _dealt(self, request: Exchange, device: int, dtype: torch.dtype) -> dict[int, torch.Tensor]:
+    def _dealt(self, request: Exchange, device: int, dtype: torch.dtype, beside: bool) -> dict[int, torch.Tensor]:
         others = [other for other in request.group if other != device]
         gives = {other: request.gives[other].detach().reshape(-1) for other in others if other in request.gives}
         out = [gives[other].numel() if other in gives else 0 for other in request.group]
@@ -129,7 +175,7 @@ class Communicators:
         came = torch.empty(sum(back), dtype=dtype, device=self.on)
         sizes = [[dtype.itemsize * n for n in one] for one in (back, out)]
         with self._meeting(request):
-            dist.all_to_all_single(came.view(torch.uint8), sent.view(torch.uint8), *sizes, group=self._group(request.group))
+            dist.all_to_all_single(came.view(torch.uint8), sent.view(torch.uint8), *sizes, group=self._group(request.group, beside))
         parts = dict(zip(request.group, came.split(back), strict=True))
         return {other: parts[other].reshape(request.receives[other]) for other in others if other in request.receives}
 
@@ -144,17 +190,16 @@ class Communicators:
                 rule="run.peer",
             ) from error
 
-    def _group(self, devices: tuple[int, ...]) -> dist.ProcessGroup:
+    def _group(self, devices: tuple[int, ...], beside: bool) -> dist.ProcessGroup:
         ranks = tuple(self.rank_of_device[device] for device in devices)
         # Groups end with the world that they are of.
         world = dist.group.WORLD
         assert world is not None, "ranks have met"
-        key = id(world), self.backend, ranks
+        key = id(world), self.backend, ranks, beside
         if key not in _MADE:
             # Members alone meet: others are at other work, and may never hear of this group.
-            made = dist.new_group(list(ranks), backend=self.backend, timeout=self._timeout, use_local_synchronization=True)
-            assert made is not None, "this rank is a member"
-            _MADE[key] = world, made
+            name = f"shardwright {self.backend} {'beside ' if beside else ''}{' '.join(map(str, ranks))}"
+            _MADE[key] = world, named_group(name, ranks, backend=self.backend, timeout=self._timeout)
         return _MADE[key][1]
 
     def ready(self) -> torch.cuda.Event | None:

@@ -11,8 +11,9 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.transport.messages import reduced
+from shardwright.execute.transport.one_by_one import one_by_one
 from shardwright.execute.transport.record import Trace
-from shardwright.execute.transport.requests import Answer, Exchange, Post, Reduce, Request, Take, Task
+from shardwright.execute.transport.requests import Answer, Begin, End, Exchange, Moving, Post, Reduce, Take, Task
 
 T = TypeVar("T")
 Meeting = tuple[type, tuple[int, ...], Hashable]
@@ -29,7 +30,7 @@ def run(tasks: Mapping[int, Task[T]], *, trace: Trace | None = None) -> dict[int
         StrategyError: run.deadlock if nobody can go on, with what each device waits for; run.mismatch if two sides disagree on a shape, a
             dtype or a group; run.untaken if a message is never taken. Errors of a task pass, with its device in a note.
     """
-    state = _State[T](tasks=dict(sorted(tasks.items())), trace=trace)
+    state = _State[T](tasks={device: one_by_one(task) for device, task in sorted(tasks.items())}, trace=trace)
     try:
         while state.tasks:
             if not state.ready:
@@ -54,7 +55,7 @@ class _State(Generic[T]):
     trace: Trace | None
     ready: list[int] = field(default_factory=list)
     answers: dict[int, Answer] = field(default_factory=dict)
-    waiting: dict[int, Request] = field(default_factory=dict)
+    waiting: dict[int, Moving] = field(default_factory=dict)
     posted: dict[tuple[int, int, Hashable], deque[torch.Tensor]] = field(default_factory=dict)
     meetings: dict[Meeting, dict[int, Reduce | Exchange]] = field(default_factory=dict)
     returned: dict[int, T] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class _State(Generic[T]):
         except Exception as error:
             error.add_note(f"on device {device}")
             raise
+        assert not isinstance(request, Begin | End), "one runs behind another here"
         if self.trace is not None:
             self.trace.add(device, request)
         self.waiting[device] = request
@@ -164,7 +166,7 @@ def _agree(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, *, 
         )
 
 
-def _deadlock(waiting: Mapping[int, Request]) -> StrategyError:
+def _deadlock(waiting: Mapping[int, Moving]) -> StrategyError:
     """Who waits for what: of a group, for the members that have not asked the same."""
     lines = []
     for device, request in sorted(waiting.items()):

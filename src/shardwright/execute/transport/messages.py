@@ -9,8 +9,9 @@ from typing import TypeVar, cast
 
 import torch
 
+from shardwright.execute.transport.one_by_one import one_by_one
 from shardwright.execute.transport.record import Trace
-from shardwright.execute.transport.requests import Answer, Exchange, Post, Reduce, Reduction, Request, Take, Task, answered
+from shardwright.execute.transport.requests import Answer, Begin, End, Exchange, Post, Reduce, Reduction, Request, Take, Task, answered
 from shardwright.program.transition.steps import even
 
 T = TypeVar("T")
@@ -24,6 +25,7 @@ def as_messages(task: Task[T], *, device: int, trace: Trace | None = None) -> Ta
     """
 
     def by(request: Request) -> Generator[Request, Answer, Answer]:
+        assert not isinstance(request, Begin | End), "one runs behind another here"
         if trace is not None:
             trace.add(device, request)
         if isinstance(request, Reduce):
@@ -32,7 +34,7 @@ def as_messages(task: Task[T], *, device: int, trace: Trace | None = None) -> Ta
             return (yield from _exchanged(request, device))
         return (yield request)
 
-    return answered(task, by)
+    return answered(one_by_one(task), by)
 
 
 def reduced(parts: Mapping[int, torch.Tensor], reduction: Reduction) -> torch.Tensor:

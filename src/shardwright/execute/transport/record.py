@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from math import prod
 
-from shardwright.execute.transport.requests import Exchange, Post, Reduce, Request
+from shardwright.execute.transport.requests import Exchange, Moving, Post, Reduce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Trace:
     records: list[SentElements] = field(default_factory=list)
     doing: dict[int, str] = field(default_factory=dict)
 
-    def add(self, device: int, request: Request) -> None:
+    def add(self, device: int, request: Moving) -> None:
         """Record a request of a device."""
         self.records.append(moved(device, request, action=self.doing.get(device, "")))
 
@@ -52,7 +52,7 @@ class Trace:
         return total
 
 
-def moved(device: int, request: Request, *, action: str = "") -> SentElements:
+def moved(device: int, request: Moving, *, action: str = "") -> SentElements:
     """The record of a request."""
     if isinstance(request, Reduce):
         n, elements = len(request.group), request.tensor.numel()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import torch
 
@@ -80,10 +80,52 @@ class Take:
     dtype: torch.dtype | None = None
 
 
-Request: TypeAlias = Reduce | Exchange | Post | Take
-Answer: TypeAlias = torch.Tensor | dict[int, torch.Tensor] | None
+class Beside(Generic[T]):
+    """A task that was begun beside its device's own and returns a T. What it is made of is its transport's."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Begin:
+    """Run a task of requests of groups beside what the device does next. Answer: its `Beside`.
+
+    Tasks that a device begins run one behind another. Members of a group begin those that meet in it in one order. Tensors that a task
+    reads are not changed before it has ended.
+
+    Args:
+        late: where everything runs one behind another (`one_by_one`), the task runs when it is waited for; else at once. That is its place
+            in the order of all devices, which must be one without these requests.
+    """
+
+    task: Task[Any]
+    late: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class End:
+    """Wait for a task that was begun. Answer: what it returned."""
+
+    begun: Beside[Any]
+
+
+Moving: TypeAlias = "Reduce | Exchange | Post | Take"
+"""A request that moves something."""
+Request: TypeAlias = "Moving | Begin | End"
+Answer: TypeAlias = Any
+"""A tensor, tensors by device, a `Beside`, what a task returned, or None, as the request says."""
 Task: TypeAlias = Generator[Request, Answer, T]
 """A piece of a device's work: yields requests, returns a T."""
+
+
+def begun(task: Task[T], *, late: bool = False) -> Task[Beside[T]]:
+    """Begin a task; see `Begin`."""
+    return cast(Beside[T], (yield Begin(task=task, late=late)))
+
+
+def ended(beside: Beside[T]) -> Task[T]:
+    """Wait for what was begun."""
+    return cast(T, (yield End(begun=beside)))
 
 
 def answered(task: Task[T], by: Callable[[Request], Generator[Request, Answer, Answer]]) -> Task[T]:
