@@ -21,6 +21,8 @@ from shardwright.execute.proof.prove import made_batch
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import unsplit
 from shardwright.execute.training.train import Training, member, training
+from shardwright.execute.transport.beside import StreamAsides
+from shardwright.execute.transport.requests import Exchange, Reduce, Task
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
@@ -110,6 +112,29 @@ def test_fused_kernels_compute_attention(kernel: Any, heads: int, kv_heads: int,
     torch.testing.assert_close(normal.double(), scores.logsumexp(-1), rtol=near, atol=near)
     for own, other in zip((out, *found), (whole, *(one.grad for one in exact)), strict=True):
         assert (own.double() - other).norm() < near * other.norm()
+
+
+def test_a_task_beside_reads_what_was_asked_before_and_who_ends_it_reads_what_it_made() -> None:
+    on, long = torch.device("cuda", torch.cuda.current_device()), 50_000_000
+    asides = StreamAsides(on)
+
+    def task(tensor: torch.Tensor) -> Task[torch.Tensor]:
+        return (yield Reduce(group=(0, 1), tensor=tensor, key="k")) + 1
+
+    def answers(request: Reduce | Exchange) -> torch.Tensor:
+        assert isinstance(request, Reduce)
+        torch.cuda._sleep(long)
+        return 2 * request.tensor
+
+    for _ in range(4):
+        given = torch.zeros(1 << 20, device=on)
+        torch.cuda._sleep(long)
+        given += 1
+        beside = asides.begin(task(given), answers)
+        del given
+        other = torch.full((1 << 20,), 100.0, device=on)
+        assert bool((asides.end(beside) + other == 103).all())
+    asides.close()
 
 
 @pytest.mark.parametrize("backend", ["shardwright", "torch-native"])
