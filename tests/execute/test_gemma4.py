@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.numerics import attention, choice, experts, linear, norm, residual, rotary
+from shardwright.execute.numerics import choice, core, experts, linear, norm, residual, rotary
 from shardwright.execute.numerics.turns import rotary_rates
 from shardwright.execute.state.initial import InitialValues
 from shardwright.execute.weights.layout import owned
@@ -53,7 +53,7 @@ def test_factors_of_a_layer_and_of_experts_begin_at_one() -> None:
 
 
 def scores_over_the_root_of_the_width(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(attention, "score_scale", lambda shape, settings: shape.head_dim**-0.5)
+    patch.setattr(core, "score_scale", lambda shape, settings: shape.head_dim**-0.5)
 
 
 def no_factor_of_a_layer(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("safetensors")
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.interpreter import block_run
-from shardwright.execute.numerics import attention, norm, patches, pool, rotary
+from shardwright.execute.numerics import built_core, norm, patches, pool, rotary
 from shardwright.execute.numerics.folds import folded, unfolded
 from shardwright.execute.numerics.grids import by_axis
 from shardwright.execute.numerics.registry import numerics_of
@@ -183,7 +183,7 @@ def test_files_of_images(tmp_path: Path) -> None:
 
 
 def causal(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(attention, "in_one_image", lambda place, runs, positions, window: torch.zeros((1, 1, 1), dtype=torch.bool))
+    patch.setattr(built_core, "in_one_image", lambda place, runs, positions, window: torch.zeros((1, 1, 1), dtype=torch.bool))
 
 
 def pixels_as_they_are(patch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,10 @@ from torch.utils.checkpoint import checkpoint
 
 from shardwright.execute.native.context import Context
 from shardwright.execute.native.torch_private import exchanged, gathered
-from shardwright.execute.numerics.attention import growth, score_scale, visible
+from shardwright.execute.numerics.attention import growth
 from shardwright.execute.numerics.boxes import numbers
+from shardwright.execute.numerics.core import score_scale
+from shardwright.execute.numerics.masks import visible
 from shardwright.execute.numerics.rotary import joined_keys
 from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned, turned_pairs
 from shardwright.model.ir.operator import Operator

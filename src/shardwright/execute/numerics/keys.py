@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from shardwright.execute.numerics.boxes import numbers
 from shardwright.execute.numerics.groups import exchanged, members
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
@@ -15,11 +14,11 @@ from shardwright.program.layout.layout import Indices, count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """A block of keys and values, or their gradients: (samples, keys, elements), and the keys' global positions."""
+    """A block of keys and values, or their gradients: (samples, keys, elements), and the keys' global positions in the order of rows."""
 
     key: torch.Tensor
     value: torch.Tensor
-    positions: torch.Tensor
+    positions: Indices
 
     def plus(self, other: Keys) -> Keys:
         """The sum of two gradients of one block."""
@@ -44,9 +43,9 @@ def passed(place: OperatorShare, keys: Keys, step: int, *, what: str) -> Task[Ke
     index = group.index(place.device)
     behind, before = group[(index + 1) % len(group)], group[index - 1]
     owner = group[(index - step) % len(group)]
-    positions = numbers(_positions(place, owner), like=keys.key)
+    positions = _positions(place, owner)
     sent = torch.cat([keys.key, keys.value], dim=-1)
-    receives = {before: (sent.shape[0], len(positions), sent.shape[2])}
+    receives = {before: (sent.shape[0], count(positions), sent.shape[2])}
     came = yield from exchanged(place, group, {behind: sent}, receives, what=f"{what} {step}", kind="send", elements=sent.numel())
     key, value = came[before].split([keys.key.shape[-1], keys.value.shape[-1]], dim=-1)
     return Keys(key=key, value=value, positions=positions)
@@ -65,7 +64,7 @@ def gathered(place: OperatorShare, keys: Keys, *, what: str) -> Task[Keys]:
     key, value = torch.cat([sent if d == place.device else came[d] for d in group], dim=1).split(
         [keys.key.shape[-1], keys.value.shape[-1]], dim=-1
     )
-    positions = torch.cat([keys.positions if d == place.device else numbers(others[d], like=sent) for d in group])
+    positions = tuple(run for d in group for run in _positions(place, d))
     return Keys(key=key, value=value, positions=positions)
 
 

@@ -12,7 +12,8 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.execute.numerics.attention import Attention, shape_of
+from shardwright.execute.numerics.attention import Attention
+from shardwright.execute.numerics.built_core import shape_of
 from shardwright.execute.numerics.linear import Linear, names
 from shardwright.execute.numerics.protocol import Forward, SavedTensors, Values, Weights
 from shardwright.execute.numerics.rotary import Rotary, joined_keys
