@@ -1,7 +1,8 @@
-"""softmax(Q K^T) V from the scores themselves, with every mask and bias of the catalog: what no fused kernel computes."""
+"""softmax(Q K^T) V from the scores themselves, a tile at a time, with every mask and bias of the catalog: what no fused kernel computes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import log2
 
@@ -16,6 +17,7 @@ from shardwright.execute.numerics.masks import visible
 from shardwright.execute.numerics.one_image import in_one_image
 from shardwright.execute.numerics.protocol import Values
 from shardwright.execute.numerics.selection import selected
+from shardwright.execute.numerics.tiles import Rows, tiles
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import AttentionShape
 
@@ -35,6 +37,10 @@ class Beside:
     runs: torch.Tensor | None = None
     chosen: Values = ()
 
+    def of(self, rows: slice) -> Beside:
+        """Of these rows of queries."""
+        return replace(self, chosen=tuple(one[:, rows] for one in self.chosen)) if self.chosen else self
+
 
 def shape_of(place: OperatorShare) -> AttentionShape:
     """The shape of the place's core."""
@@ -43,16 +49,22 @@ def shape_of(place: OperatorShare) -> AttentionShape:
 
 
 def built(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made | None, beside: Beside, *, scale: float) -> Made:
-    """What is made once a block of keys has joined; fine (`boxes.fine`).
+    """What is made once a block of keys has joined; fine (`boxes.fine`). Scores are held a tile at a time (`tiles`).
 
     Args:
         query: (samples, positions, heads x width). before: None: no block has. scale: of the products of queries with keys.
     """
     out, normal = _begun(place, query, beside) if before is None else before
-    scores = _scores(place, query, keys, beside, scale=scale)
-    total = torch.logaddexp(normal, scores.logsumexp(-1))
-    joined, _ = _weighed(place, scores, total, keys.value)
-    return out * (normal - _finite(total)).exp().unsqueeze(-1) + joined, total
+    parts = []
+    for some, others in _tiles(place, query, keys, beside):
+        rows = some.taken
+        made, here, own = (out[:, :, rows], normal[:, :, rows]), replace(place, positions=some.positions), beside.of(rows)
+        for other in others:
+            made = _joined(here, query[:, rows], keys.of(other), made, own, scale=scale)
+        parts.append(made)
+    if len(parts) == 1:
+        return parts[0]
+    return (torch.cat([o for o, _ in parts], dim=2), torch.cat([n for _, n in parts], dim=2)) if parts else (out, normal)
 
 
 def built_back(
@@ -63,16 +75,49 @@ def built_back(
     Args:
         grad: of the output, (samples, heads, queries, width).
     """
+    leaves = (query, keys.key, keys.value, *beside.table)
+    held = list(_tiles(place, query, keys, beside))
+    if [len(others) for _, others in held] == [1] and held[0][1][0].taken.stop == keys.key.shape[1]:
+        dq, dk, dv, *more = _gradients(place, query, keys, made, grad, beside, scale=scale)
+        return dq, Keys(key=dk, value=dv, positions=keys.positions), *more
+    dq, dk, dv, *more = (torch.zeros_like(fine(one)) for one in leaves)
+    for some, others in held:
+        rows, here, own = some.taken, replace(place, positions=some.positions), beside.of(some.taken)
+        known = made[0][:, :, rows], made[1][:, :, rows]
+        for other in others:
+            columns = other.taken
+            found = _gradients(here, query[:, rows], keys.of(other), known, grad[:, :, rows], own, scale=scale)
+            for whole, part in zip((dq[:, rows], dk[:, columns], dv[:, columns], *more), found, strict=True):
+                whole += part
+    return dq, Keys(key=dk.to(keys.key.dtype), value=dv.to(keys.value.dtype), positions=keys.positions), *more
+
+
+def _tiles(place: OperatorShare, query: torch.Tensor, keys: Keys, beside: Beside) -> Iterator[tuple[Rows, tuple[Rows, ...]]]:
+    each = query.shape[0] * (place.heads[1] - place.heads[0])
+    return tiles(shape_of(place), place.positions, keys.positions, each=each, images=beside.runs is not None)
+
+
+def _joined(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made, beside: Beside, *, scale: float) -> Made:
+    """`built` of one tile."""
+    out, normal = before
+    scores = _scores(place, query, keys, beside, scale=scale)
+    total = torch.logaddexp(normal, scores.logsumexp(-1))
+    joined, _ = _weighed(place, scores, total, keys.value)
+    return out * (normal - _finite(total)).exp().unsqueeze(-1) + joined, total
+
+
+def _gradients(
+    place: OperatorShare, query: torch.Tensor, keys: Keys, made: Made, grad: torch.Tensor, beside: Beside, *, scale: float
+) -> list[torch.Tensor]:
+    """Of queries, keys, values and the table through one tile."""
     out, normal = made
     products = (fine(grad) * out).sum(-1)
     with torch.enable_grad():
         leaves = [detached(one) for one in (query, keys.key, keys.value, *beside.table)]
         own = Keys(key=leaves[1], value=leaves[2], positions=keys.positions)
         scores = _scores(place, leaves[0], own, replace(beside, table=tuple(leaves[3:])), scale=scale)
-        found = _weighed(place, scores, normal, leaves[2])
         # d scores = p (<gradient, value> - <gradient, output>): the denominator is held fixed and its share taken off.
-        dq, dk, dv, *more = gradients(found, leaves, (grad, -products))
-    return dq, Keys(key=dk, value=dv, positions=keys.positions), *more
+        return gradients(_weighed(place, scores, normal, leaves[2]), leaves, (grad, -products))
 
 
 def _begun(place: OperatorShare, query: torch.Tensor, beside: Beside) -> Made:

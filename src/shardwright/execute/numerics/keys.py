@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from shardwright.execute.numerics.groups import exchanged, members
+from shardwright.execute.numerics.tiles import Rows
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.program.layout.layout import Indices, count
@@ -19,6 +20,10 @@ class Keys:
     key: torch.Tensor
     value: torch.Tensor
     positions: Indices
+
+    def of(self, rows: Rows) -> Keys:
+        """Some of them."""
+        return Keys(key=self.key[:, rows.taken], value=self.value[:, rows.taken], positions=rows.positions)
 
     def plus(self, other: Keys) -> Keys:
         """The sum of two gradients of one block."""
