@@ -17,8 +17,13 @@ settings.register_profile("shardwright", deadline=None, derandomize=True, suppre
 settings.load_profile("shardwright")
 
 
+COLLECT_AFTER = (50_000, 20, 20)
+"""Most of what tests make lives long or is freed without a search for cycles, which after every 700 objects takes a tenth of the time."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     tiers.choose(config.getoption("markexpr"))
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 ALONE = (
-    "docs/test_error_index.py",
     "search/engine/test_same_answer.py",
     "search/orders/test_bar.py",
     "search/test_distinct.py",
@@ -14,7 +14,7 @@ ALONE = (
     "torch_checks/test_sharded_memory.py",
     "validation/test_fit.py",
 )
-"""Files with a set-up of their own: fits, large spaces, answers of searches, an index of all sources, runs under PyTorch's tracker."""
+"""Files with a set-up of their own: fits, large spaces, answers of searches, runs under PyTorch's tracker."""
 FORKED = (
     "calibrate/test_measure.py",
     "cli/test_run.py::test_pytorchs_engine",
@@ -28,7 +28,7 @@ PUBLISHED = ("papers/test_accuracy.py", "papers/test_published_memory.py", "pape
 """Files that judge the same predictions (tests/validation/published.py)."""
 SERVING = "serving/"
 """Folder whose tests need the loop of a deployment: it takes longest to compile, and the other worker finds it in the cache."""
-SOURCES = ("test_compiled.py", "test_functions_reached.py", "test_names.py", "test_reached.py")
+SOURCES = ("docs/test_error_index.py", "test_compiled.py", "test_functions_reached.py", "test_names.py", "test_reached.py")
 """Files that read the package's sources (tests/sources.py)."""
 
 
@@ -48,12 +48,37 @@ def group_of(node: str) -> str:
     return path if path in ALONE else node
 
 
+class Numbered(list[str]):
+    """Names that are found at once."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(names)
+        self._places = {name: place for place, name in enumerate(self)}
+
+    def index(self, name: str, *_: Any) -> int:
+        """Where a name stands."""
+        return self._places[name]
+
+
 def scheduler(config: Any, log: Any) -> Any:
     """Groups to workers, the largest first."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):
+        """Keeps of each worker what it has still to do, and finds a test by its name: xdist goes through all of them at every test."""
+
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
+
+        def add_node_collection(self, node: Any, collection: Any) -> None:
+            super().add_node_collection(node, collection)
+            if node in self.registered_collections:
+                self.registered_collections[node] = Numbered(self.registered_collections[node])
+
+        def _assign_work_unit(self, node: Any) -> None:
+            units = self.assigned_work[node]
+            for group in [group for group, unit in units.items() if all(unit.values())]:
+                del units[group]
+            super()._assign_work_unit(node)
 
     return Together(config, log)

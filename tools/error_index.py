@@ -82,21 +82,27 @@ class Found:
     where: str
 
 
-def read(source: Path) -> Source:
-    """Every call of every module under `source`."""
-    found = Source()
-    for path in sorted(source.rglob("*.py")):
-        module = ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        found.modules[module] = tree
-        froms = [s for s in ast.walk(tree) if isinstance(s, ast.ImportFrom)]
-        found.imports[module] = {alias.asname or alias.name: s.module or "" for s in froms for alias in s.names}
+def parsed(source: Path) -> dict[str, ast.Module]:
+    """Every module under `source`, by the name that it is imported by."""
+    return {
+        ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(source.rglob("*.py"))
+    }
+
+
+def read(modules: dict[str, ast.Module]) -> Source:
+    """Every call of every module."""
+    found = Source(modules=modules)
+    for module, tree in modules.items():
+        found.imports[module] = {}
         for statement in tree.body:
             _collect(statement, Scope(module), found)
     return found
 
 
 def _collect(node: ast.AST, scope: Scope, found: Source) -> None:
+    if isinstance(node, ast.ImportFrom):
+        found.imports[scope.module] |= {alias.asname or alias.name: node.module or "" for alias in node.names}
     if isinstance(node, ast.Call):
         found.calls[_called(node)].append((node, scope))
     if isinstance(node, ast.FunctionDef):
@@ -298,7 +304,7 @@ def _places(places: list[str]) -> str:
 
 def main() -> None:
     """Write the page."""
-    PAGE.write_text(page(index(read(SOURCE))), encoding="utf-8")
+    PAGE.write_text(page(index(read(parsed(SOURCE)))), encoding="utf-8")
 
 
 if __name__ == "__main__":

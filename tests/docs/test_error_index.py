@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from shardwright.strategy.grid.rules import RULES
+from tests.sources import trees
 from tests.strategy.rule_ids import PLAN_RULES
-from tools.error_index import PAGE, SOURCE, Found, index, page, read
+from tools.error_index import PAGE, Found, index, page, parsed, read
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "errors.txt"
 
 
 @pytest.fixture(scope="module")
 def found() -> list[Found]:
-    return index(read(SOURCE))
+    return index(read(trees()))
 
 
 def test_the_page_is_up_to_date(found: list[Found]) -> None:
@@ -53,7 +54,7 @@ def test_messages_and_rules_that_a_function_is_handed_are_found_at_its_callers(t
         "def legal(sizes: Sizes) -> None:\n"
         '    raise sizes.refuse(f"needs {sizes.ranks} ranks" if sizes.few else "needs more", rule="ranks")\n'
     )
-    assert index(read(tmp_path)) == [
+    assert index(read(parsed(tmp_path))) == [
         Found("StrategyError", "order.ranks", "… needs more", "two.legal"),
         Found("StrategyError", "order.ranks", "… needs … ranks", "two.legal"),
     ]
