@@ -94,7 +94,8 @@ def built_back(
 
 def _tiles(place: OperatorShare, query: torch.Tensor, keys: Keys, beside: Beside) -> Iterator[tuple[Rows, tuple[Rows, ...]]]:
     each = query.shape[0] * (place.heads[1] - place.heads[0])
-    return tiles(shape_of(place), place.positions, keys.positions, each=each, images=beside.runs is not None)
+    there, accelerated = beside.runs is not None, query.device.type != "cpu"
+    return tiles(shape_of(place), place.positions, keys.positions, each=each, images=there, accelerated=accelerated)
 
 
 def _joined(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made, beside: Beside, *, scale: float) -> Made:
