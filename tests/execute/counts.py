@@ -18,6 +18,10 @@ from shardwright.cost.kept import named
 from shardwright.execute.interpreter import block_run
 from shardwright.execute.interpreter.device import DeviceWork as Known
 from shardwright.execute.interpreter.stage_nodes import stage_nodes
+from shardwright.execute.numerics import attention
+from shardwright.execute.numerics.core import met
+from shardwright.execute.numerics.kernel_calls import Made
+from shardwright.execute.numerics.keys import Keys
 from shardwright.execute.numerics.local import Local
 from shardwright.execute.numerics.protocol import Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
@@ -82,8 +86,9 @@ def ran(problem: Problem) -> Ran:
     """Run a step, with experts chosen in turn."""
     trace, products = Trace(), CountedProducts()
     source, batch = seeded(problem.model, seed=0), made_batch(problem.model, problem.job, seed=0)
-    with mock.patch.object(block_run, "numerics_of", products):
+    with mock.patch.object(block_run, "numerics_of", products), mock.patch.object(attention, "met", products.met):
         result = run_step(problem.model, problem.job, problem.plan, batch=batch, source=source, trace=trace)
+    assert all(run <= products.flops[key] for key, run in products.cores.items()), "a core computes no more than what it meets"
     return Ran(records=trace.records, flops=+products.flops, parameters=_held(result))
 
 
@@ -299,7 +304,7 @@ def lowered_flops(problem: Problem) -> Counter[tuple[int, str, str]]:
 
 
 def _core_flops(work: BlockWork, one: Lowered) -> int:
-    """Of every query with every key up to the slice's end: what an unfused core runs, whatever the mask."""
+    """Of every query with every key up to the slice's end, whatever the mask."""
     shape = work.attention
     assert shape is not None
     assert work.tokens is not None
@@ -391,23 +396,36 @@ def traced_sums(records: list[SentElements]) -> Counter[tuple[int, tuple[int, ..
     return +total
 
 
-_COUNTED = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR, OperatorKind.ATTENTION)
+_COUNTED = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
 
 class CountedProducts:
-    """Stands for `numerics_of`: counts the FLOPs that linear and expert operators run, and cores in forward, by (device, operator, phase).
+    """Stands for `numerics_of`: counts the FLOPs that linear and expert operators run by (device, operator, phase), and those of all
+    queries with all keys that they meet in a forward of a core.
 
-    Tokens choose experts in turn, so that all experts have as many.
+    Tokens choose experts in turn, so that all experts have as many. `cores` are the FLOPs that cores run: blocks without a visible key are
+    left out.
     """
 
     def __init__(self) -> None:
         self.flops: Counter[tuple[int, str, str]] = Counter()
+        self.cores: Counter[tuple[int, str, str]] = Counter()
 
     def __call__(self, operator: Operator) -> Any:
         if operator.kind is OperatorKind.ROUTE:
             return Local(function=in_turn)
         found = numerics_of(operator)
+        if operator.kind is OperatorKind.ATTENTION:
+            return _Counted(found, self.cores)
         return _Counted(found, self.flops) if operator.kind in _COUNTED else found
+
+    def met(self, place: OperatorShare, query: torch.Tensor, keys: Keys, *more: Any) -> Made:
+        """Stands for what meets a block of keys."""
+        assert place.operator.attention is not None
+        rows, heads = query.shape[:2].numel() * keys.key.shape[1], place.heads[1] - place.heads[0]
+        widths = place.operator.attention.head_dim + place.operator.attention.value_dim
+        self.flops[place.device, place.operator.name, "F"] += 2 * rows * heads * widths
+        return met(place, query, keys, *more)
 
 
 def in_turn(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
@@ -425,7 +443,7 @@ FUSED_CORE = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 def _core_products(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> int:
-    """Of every query with every key, masked or not: as PyTorch counts a core on accelerators."""
+    """Of every query with every key of a call, masked or not: as PyTorch counts a core on accelerators."""
     return 2 * query.shape[:3].numel() * key.shape[2] * (key.shape[3] + value.shape[3])
 
 

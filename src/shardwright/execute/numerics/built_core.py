@@ -17,7 +17,7 @@ from shardwright.execute.numerics.masks import visible
 from shardwright.execute.numerics.one_image import in_one_image
 from shardwright.execute.numerics.protocol import Values
 from shardwright.execute.numerics.selection import selected
-from shardwright.execute.numerics.tiles import Rows, tiles
+from shardwright.execute.numerics.tiles import TileRows, tiles
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import AttentionShape
 
@@ -92,7 +92,7 @@ def built_back(
     return dq, Keys(key=dk.to(keys.key.dtype), value=dv.to(keys.value.dtype), positions=keys.positions), *more
 
 
-def _tiles(place: OperatorShare, query: torch.Tensor, keys: Keys, beside: Beside) -> Iterator[tuple[Rows, tuple[Rows, ...]]]:
+def _tiles(place: OperatorShare, query: torch.Tensor, keys: Keys, beside: Beside) -> Iterator[tuple[TileRows, tuple[TileRows, ...]]]:
     each = query.shape[0] * (place.heads[1] - place.heads[0])
     there, accelerated = beside.runs is not None, query.device.type != "cpu"
     return tiles(shape_of(place), place.positions, keys.positions, each=each, images=there, accelerated=accelerated)

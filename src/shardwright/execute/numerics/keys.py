@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from shardwright.execute.numerics.groups import exchanged, members
-from shardwright.execute.numerics.tiles import Rows
+from shardwright.execute.numerics.tiles import TileRows
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.program.layout.layout import Indices, count
@@ -21,7 +21,7 @@ class Keys:
     value: torch.Tensor
     positions: Indices
 
-    def of(self, rows: Rows) -> Keys:
+    def of(self, rows: TileRows) -> Keys:
         """Some of them."""
         return Keys(key=self.key[:, rows.taken], value=self.value[:, rows.taken], positions=rows.positions)
 

@@ -20,7 +20,7 @@ NARROWEST: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TileRows:
     """Rows one behind the other and their positions."""
 
     taken: slice
@@ -29,7 +29,7 @@ class Rows:
 
 def tiles(
     shape: AttentionShape, queries: Indices, keys: Indices, *, each: int, images: bool, accelerated: bool = False
-) -> Iterator[tuple[Rows, tuple[Rows, ...]]]:
+) -> Iterator[tuple[TileRows, tuple[TileRows, ...]]]:
     """Rows of queries, all of them in turn, each with those rows of keys that a query among them may see.
 
     Tiles are near to squares, so that a causal mask or a window leaves out as many as can be; those of a window are no wider than it.
@@ -56,7 +56,7 @@ def _sides(queries: int, keys: int, *, most: int, window: int) -> tuple[int, int
     return most // columns, columns
 
 
-def cut(positions: Indices, size: int) -> Iterator[Rows]:
+def cut(positions: Indices, size: int) -> Iterator[TileRows]:
     """Rows in parts of so many; the last one is what is left."""
     first, room, held = 0, size, list[tuple[int, int]]()
     for low, high in positions:
@@ -65,7 +65,7 @@ def cut(positions: Indices, size: int) -> Iterator[Rows]:
             held.append((low, low + taken))
             low, room = low + taken, room - taken
             if not room:
-                yield Rows(slice(first, first + size), tuple(held))
+                yield TileRows(slice(first, first + size), tuple(held))
                 first, room, held = first + size, size, []
     if held:
-        yield Rows(slice(first, first + size - room), tuple(held))
+        yield TileRows(slice(first, first + size - room), tuple(held))
