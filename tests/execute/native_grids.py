@@ -36,7 +36,7 @@ def drawn_grids(random: Random, *, model: Model, job: TrainingJob, ranks: int) -
             sp=tp > 1 and random.random() < 0.7,
             cp=cp,
             ulysses=ulysses,
-            gather=cp > ulysses,
+            gather=cp > ulysses and random.random() < 0.5,
             ep=random.choice((1, 2, 4)) if facts.experts else 1,
             etp=random.choice((1, 1, 2)) if facts.experts else 1,
             dp=ranks // (tp * cp * pp),

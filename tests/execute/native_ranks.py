@@ -149,6 +149,7 @@ class Case:
 _PIPELINE = partial(Grid, pp=4, microbatch=2)
 _SPREAD = partial(Grid, dp=4)
 _KEYS = partial(Grid, gather=True)
+_LLAMA4 = partial(small_model, "llama-4-maverick-text")
 _TWO_CHUNKS = partial(Grid, pp=2, vpp=2)
 
 (_FOUND,) = PLANS["found order"].plan.orders
@@ -229,7 +230,7 @@ DIVIDED: dict[str, Case] = {
     "latent attention beside tp2": Case(grid=Grid(tp=2, dp=2, zero=2, microbatch=2), whole=latent),
     "latent attention beside tp2, sequence and ep4": Case(grid=Grid(tp=2, sp=True, dp=2, ep=4, zero=3, microbatch=2), whole=latent),
     "latent attention beside tp2 under zb-h1": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=2, schedule="zb-h1"), whole=latent),
-    "experts of weighed tokens on ep2": Case(grid=_SPREAD(ep=2, zero=3), whole=partial(small_model, "llama-4-maverick-text")),
+    "experts of weighed tokens on ep2": Case(grid=_SPREAD(ep=2, zero=3), whole=_LLAMA4),
     "keys gathered beside heads traded, in windows": Case(grid=_KEYS(cp=4, ulysses=2, microbatch=8), whole=bounded),
     "keys gathered over cp4": Case(grid=_KEYS(cp=4, microbatch=8)),
     "keys gathered over cp4 under zero-3": Case(grid=_KEYS(cp=4, microbatch=4, zero=3, recompute=Recompute.FULL)),
@@ -244,6 +245,22 @@ DIVIDED: dict[str, Case] = {
     "keys gathered over cp2 under 1f1b": Case(grid=_KEYS(cp=2, pp=2, zero=3), whole=tied),
     "keys gathered over cp2 under zb-v": Case(grid=_TWO_CHUNKS(cp=2, gather=True, schedule="zb-v"), whole=DENSE4),
     "latent keys gathered over cp2": Case(grid=_KEYS(cp=2, dp=2, zero=3, microbatch=2, recompute=Recompute.SELECTIVE), whole=latent),
+    "keys passed round over cp4": Case(grid=Grid(cp=4, microbatch=8)),
+    "keys passed round over cp4 under zero-3": Case(grid=Grid(cp=4, microbatch=4, zero=3, recompute=Recompute.FULL)),
+    "keys passed round over cp2 outside zero-2": Case(
+        grid=Grid(cp=2, dp=2, zero=2, microbatch=2, order=("dp", "cp", "tp", "ep", "pp")), whole=turned
+    ),
+    "keys passed round over cp2 beside tp2": Case(grid=Grid(cp=2, tp=2, sp=True, microbatch=2), whole=normed_heads),
+    "keys passed round over cp2 around tp2 and zero-3": Case(
+        grid=Grid(cp=2, tp=2, zero=3, microbatch=2, order=("cp", "tp", "ep", "dp", "pp")), whole=tied
+    ),
+    "keys passed round over cp2 under 1f1b": Case(grid=Grid(cp=2, pp=2, zero=3, recompute=Recompute.SELECTIVE), whole=tied),
+    "keys passed round over cp2 under zb-v": Case(grid=_TWO_CHUNKS(cp=2, schedule="zb-v"), whole=DENSE4),
+    "keys passed round beside heads traded, in windows": Case(grid=Grid(cp=4, ulysses=2, microbatch=8), whole=bounded),
+    "keys passed round beside heads traded, of two keys": Case(grid=Grid(cp=4, ulysses=2, microbatch=4, zero=1), whole=normed_heads),
+    "keys of longer queries passed round, and experts on ep2": Case(grid=Grid(cp=2, dp=2, ep=2, zero=3), whole=_LLAMA4),
+    "latent keys passed round over cp2": Case(grid=Grid(cp=2, dp=2, zero=3, microbatch=2, recompute=Recompute.SELECTIVE), whole=latent),
+    "latent keys passed round over cp2 under zb-h1": Case(grid=Grid(cp=2, ep=2, pp=2, zero=1, schedule="zb-h1"), whole=latent),
     "heads traded over cp4, of two keys": Case(grid=Grid(cp=4, ulysses=4, microbatch=8, zero=1), whole=normed_heads),
     "heads traded over cp2 under 1f1b": Case(grid=Grid(cp=2, ulysses=2, pp=2, zero=3, microbatch=2), whole=latent),
     "heads traded over cp2 beside tp2": Case(grid=Grid(cp=2, ulysses=2, tp=2, sp=True, microbatch=2), whole=factored),
@@ -292,7 +309,11 @@ COVERED = {
     "positions from the third row under tp2 and zero-3",
 }
 """Whose parts other grids have too: proofs alone train them."""
-COVERED |= set(DIVIDED) - {"experts on ep2 under zero-3", "keys gathered beside heads traded, in windows"}
+COVERED |= set(DIVIDED) - {
+    "experts on ep2 under zero-3",
+    "keys gathered beside heads traded, in windows",
+    "keys passed round over cp2 under 1f1b",
+}
 TRAINED = CASES if in_proof() else {name: case for name, case in CASES.items() if name not in COVERED}
 
 
@@ -305,6 +326,7 @@ WATCHED = (
         "interleaved",
         "experts on ep2 under zero-3",
         "keys gathered beside heads traded, in windows",
+        "keys passed round over cp2 under 1f1b",
         "tied under 1f1b",
     }
 )
@@ -361,7 +383,7 @@ def train_all() -> Found:
 def refused() -> dict[str, str]:
     """What is said of grids that cannot run."""
     found, small = {}, Small(body="")
-    for name, grid in {"world": Grid(dp=2), "context": Grid(cp=4), "legal": Grid(dp=4, zero=3, shard=3)}.items():
+    for name, grid in {"world": Grid(dp=2), "offload": Grid(dp=4, zero=1, offload=50), "legal": Grid(dp=4, zero=3, shard=3)}.items():
         try:
             list(train_native(small.model, small.job, grid, source=seeded(small.model, seed=0), batches=small.batches, steps=1))
         except StrategyError as error:
@@ -382,6 +404,7 @@ ALL_KEPT = {
     "parts of experts on etp2 and ep2": "experts on ep2 under 1f1b",
     "keys gathered over cp4 under zero-3": "tp4",
     "keys gathered over cp2 under 1f1b": "tied",
+    "keys passed round over cp4 under zero-3": "keys gathered over cp4",
 }
 KEPT = ALL_KEPT if in_proof() else {name: ALL_KEPT[name] for name in ("tp2, sequence and zero-3", "experts on ep2 under zero-3")}
 """Grids of PyTorch's engine, and of the interpreter: one does two steps, the other goes on from its checkpoint."""

@@ -159,5 +159,5 @@ def test_each_engine_goes_on_from_the_others_checkpoint(ranks: list[Any], name: 
 def test_what_cannot_run_is_refused_on_every_rank(ranks: list[Any]) -> None:
     for found in ranks:
         assert "the grid has 2 devices, 4 ranks run" in found["refused"]["world"]
-        assert "[native.context]" in found["refused"]["context"]
+        assert "[native.offload]" in found["refused"]["offload"]
         assert "[grid.zero]" in found["refused"]["legal"]

@@ -103,7 +103,8 @@ def test_ranks_are_together_as_the_plan_has_them(rank: int) -> None:
             owned += grid.ep > 1 and grid.etp > 1
             _check_experts(meshes, parts, grid)
         if meshes.context is not None:
-            _check_context(context_of(mine, meshes.context, rank=rank, length=LENGTH), mine, rank=rank)
+            context = context_of(mine, meshes.context, rank=rank, length=LENGTH, gather=grid.gather)
+            _check_context(context, mine, grid, rank=rank)
             traded += grid.ulysses > 1
             assert _together(meshes.context, "ring", "ulysses") == _alike(parts, OperatorClass.MLP, Dim.WIDTH, Dim.BATCH)
     assert spread > 2
@@ -127,13 +128,17 @@ def _check_experts(meshes: Meshes, parts: tuple[StageParts, ...], grid: Grid) ->
             assert indices(cell.way(Dim.EXPERTS), EXPERTS) == ((own * share, (own + 1) * share),)
 
 
-def _check_context(context: Context, part: StageParts, *, rank: int) -> None:
+def _check_context(context: Context, part: StageParts, grid: Grid, *, rank: int) -> None:
     """Queries are those of the plan's core, keys all, in the order of who gives them."""
     core: Cell = part.segments[-1].cells.cells[OperatorClass.CORE][rank - part.base]
     _, positions = token_box(core, samples=part.samples, length=LENGTH)
     assert _numbers(context.queries) == _numbers(positions)
     assert _numbers(context.keys) == set(range(LENGTH))
     assert _numbers(context.own) <= _numbers(context.queries)
+    assert ((context.givers is not None), (context.ring is not None)) == (grid.ring > 1 and grid.gather, grid.ring > 1 and not grid.gather)
+    if context.ring is not None:
+        assert context.ring.held(0) == context.queries
+        assert _numbers(tuple(i for step in range(grid.ring) for i in context.ring.held(step))) == set(range(LENGTH))
 
 
 def _numbers(intervals: tuple[tuple[int, int], ...]) -> set[int]:

@@ -106,7 +106,6 @@ def test_other_families_are_refused(name: str) -> None:
 
 
 REFUSED = {
-    "native.context": (Grid(cp=2), dense_model()),
     "native.offload": (Grid(dp=2, zero=1, offload=50), dense_model()),
     "native.slices": (Grid(pp=2, slices=2, schedule="seq-1f1b"), dense_model()),
     "native.schedule": (Grid(pp=2, schedule="dualpipe"), dense_model()),
@@ -146,7 +145,6 @@ def _biased(block: Block) -> Block:
 @pytest.mark.parametrize(
     ("grid", "model", "part"),
     [
-        (Grid(cp=4, ulysses=2), dense_model(), "a ring of 2"),
         (Grid(dp=12, ep=2, etp=2, zero=3), expert_model(ffn=128), "no dim of 8 x 128 x 64 (experts.up, on one of ep 2 x etp 2)"),
         (Grid(tp=4, dp=4), expert_model(ffn=62), "62 experts' feed-forward do not divide by tp 4"),
         (Grid(dp=4, etp=2), replace(expert_model(), blocks=tuple(map(_biased, expert_model().blocks))), "has biases of experts"),
@@ -174,6 +172,8 @@ def test_another_optimizer_is_refused() -> None:
         Grid(pp=4, vpp=2, schedule="zb-v", recompute=Recompute.FULL),
         Grid(cp=4, ulysses=4, zero=3),
         Grid(cp=4, ulysses=2, gather=True, tp=2, sp=True),
+        Grid(cp=4, ulysses=2, tp=2, sp=True),
+        Grid(cp=2),
     ],
 )
 def test_what_is_expressed(grid: Grid) -> None:
@@ -201,6 +201,7 @@ def test_remarks_say_what_differs() -> None:
     assert len(remarks(Grid(dp=2, pp=2, zero=2))) == 2
     assert len(remarks(Grid(dp=2, pp=2, zero=3))) == 2
     assert len(remarks(Grid(cp=2, gather=True, zero=1))) == 2
+    assert remarks(Grid(cp=2)) == ()
     assert remarks(Grid(cp=2, gather=True, zero=3, recompute=Recompute.SELECTIVE)) == ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 
 from shardwright.execute.native.context import Context
+from shardwright.execute.native.ring import Ring, passed_round
 from shardwright.execute.native.torch_private import exchanged, gathered
 from shardwright.execute.numerics.attention import growth
 from shardwright.execute.numerics.boxes import numbers
@@ -21,6 +23,7 @@ from shardwright.execute.numerics.core import score_scale
 from shardwright.execute.numerics.masks import visible
 from shardwright.execute.numerics.rotary import joined_keys
 from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned, turned_pairs
+from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings
 from shardwright.program.layout.layout import Indices
@@ -64,15 +67,15 @@ class NativeRotary(nn.Module):  # type: ignore[misc]
 class Core(nn.Module):  # type: ignore[misc]
     """softmax(Q K^T) V of the heads that this rank has, causal or in a window; `again`: only its inputs are kept for backward.
 
-    Where positions are divided, ranks of ulysses trade heads for positions before and back behind, and every rank of the ring gathers
-    all keys and values; in backward it gives the gradients of others' back.
+    Where positions are divided, ranks of ulysses trade heads for positions before and back behind. Ranks of the ring pass keys and values
+    round (`ring`), or gather all of them and give the gradients of others' back in backward.
     """
 
     def __init__(self, operator: Operator, *, settings: Settings, context: Context, again: bool) -> None:
         super().__init__()
         assert operator.attention is not None
-        self.shape, self.context, self.again = operator.attention, context, again
-        self.scale = score_scale(self.shape, settings)
+        self.operator, self.shape, self.context, self.again = operator, operator.attention, context, again
+        self.settings, self.scale = settings, score_scale(operator.attention, settings)
         self.temper = settings.temper if operator.tempered else None
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor]:
@@ -88,15 +91,43 @@ class Core(nn.Module):  # type: ignore[misc]
         q, k, v = (x.unflatten(-1, (-1, w)) for x, w in zip((query, key, value), widths, strict=True))
         if context.traders is not None:
             q, k, v = (_traded(x, context.traders) for x in (q, k, v))
+        found = self._round(q, k, v, context.ring) if context.ring is not None else self._at_once(q, k, v)
+        if context.traders is not None:
+            found = _traded_back(found, context.traders)
+        return found.flatten(-2)
+
+    def _round(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ring: Ring) -> torch.Tensor:
+        """(samples, positions, heads, width) of keys that are passed round."""
+        query, key, value = (x.flatten(-2) for x in (q, k, v))
+        return passed_round(query, key, value, place=self._place(q, k), ring=ring).unflatten(-1, (-1, v.shape[-1]))
+
+    def _at_once(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """(samples, positions, heads, width) of all keys together: the rank's, or gathered."""
+        context = self.context
         if context.givers is not None:
             k, v = _all_given(k, v, context.givers)
         if list(context.keys) != sorted(context.keys):
             order = torch.argsort(numbers(context.keys, like=k))
             k, v = k[:, order], v[:, order]
-        found = self._seen(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)
-        if context.traders is not None:
-            found = _traded_back(found, context.traders)
-        return found.flatten(-2)
+        return self._seen(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)
+
+    def _place(self, q: torch.Tensor, k: torch.Tensor) -> OperatorShare:
+        """The rank's share of the core: (samples, positions, heads, width) queries and keys, whose heads count as all there are."""
+        heads, kv_heads = q.shape[2], k.shape[2]
+        return OperatorShare(
+            operator=replace(self.operator, attention=replace(self.shape, heads=heads, kv_heads=kv_heads)),
+            device=dist.get_rank(),
+            samples=((0, q.shape[0]),),
+            positions=self.context.queries,
+            length=self.context.length,
+            reads=(),
+            writes=(),
+            parameters={},
+            settings=self.settings,
+            heads=(0, heads),
+            kv_heads=(0, kv_heads),
+            groups={},
+        )
 
     def _seen(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """(samples, heads, queries, width); keys are those of all positions, in order."""

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from shardwright.execute.native.meshes import dim
+from shardwright.execute.native.ring import Ring
 from shardwright.execute.numerics.boxes import numbers
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.layout.cells import token_box
@@ -37,7 +38,8 @@ class Context:
     Args:
         own: positions of the rank's tokens, in order; empty where it has all. length: of the sequence.
         traders: ranks that give heads for positions, None without such; queries: positions of the queries behind that, in order.
-        givers: ranks whose keys are gathered, None without such; keys: positions of the keys behind that, in order.
+        givers: ranks whose keys are gathered, None without such; ring: ranks that keys are passed round, with their positions, None
+            without such. keys: positions of all keys that come, in order.
     """
 
     own: Indices = ()
@@ -45,6 +47,7 @@ class Context:
     traders: dist.ProcessGroup | None = None
     queries: Indices = ()
     givers: dist.ProcessGroup | None = None
+    ring: Ring | None = None
     keys: Indices = ()
 
     def positions(self, like: torch.Tensor) -> torch.Tensor:
@@ -65,8 +68,12 @@ def tokens_of(part: StageParts, *, rank: int, microbatches: int, length: int) ->
     return Tokens(microbatches=microbatches, samples=samples, positions=positions)
 
 
-def context_of(part: StageParts, mesh: DeviceMesh | None, *, rank: int, length: int) -> Context:
-    """The context of a rank of a stage, from the mesh's ``ring`` and ``ulysses``; None: sequences are whole."""
+def context_of(part: StageParts, mesh: DeviceMesh | None, *, rank: int, length: int, gather: bool) -> Context:
+    """The context of a rank of a stage, from the mesh's ``ring`` and ``ulysses``; None: sequences are whole.
+
+    Args:
+        gather: ranks of the ring gather all keys, instead of passing them round.
+    """
     if mesh is None:
         return WHOLE
     ring, ulysses = dim(mesh, "ring"), dim(mesh, "ulysses")
@@ -75,13 +82,15 @@ def context_of(part: StageParts, mesh: DeviceMesh | None, *, rank: int, length: 
         """Positions of a rank of the ring once heads were traded."""
         return tuple(i for trader in _ranks(ulysses, rank) for i in _box(part, trader - rank + giver, length)[1])
 
+    dealt = tuple(traded(giver) for giver in _ranks(ring, rank))
     return Context(
         own=_box(part, rank, length)[1],
         length=length,
         traders=ulysses.get_group() if ulysses is not None else None,
         queries=traded(rank),
-        givers=ring.get_group() if ring is not None else None,
-        keys=tuple(i for giver in _ranks(ring, rank) for i in traded(giver)),
+        givers=ring.get_group() if ring is not None and gather else None,
+        ring=Ring(ranks=ring.get_group(), dealt=dealt) if ring is not None and not gather else None,
+        keys=tuple(i for positions in dealt for i in positions),
     )
 
 

@@ -198,7 +198,7 @@ def engine(
     (parts,) = plan_stages(plan, model=model)
     rank = dist.get_rank()
     mine = [part for part in parts if rank in part.devices]
-    context = context_of(mine[0], meshes.context, rank=rank, length=job.sequence_length)
+    context = context_of(mine[0], meshes.context, rank=rank, length=job.sequence_length, gather=grid.gather)
     stages = [Stage(part, model=model, settings=settings or model.settings, context=context) for part in mine]
     place(stages, meshes, grid, source=source, dtypes=(dtype, compute or dtype), device=device)
     loss = _loss(grid, meshes, settings=settings or model.settings, scale=1.0 / (job.global_batch * job.sequence_length))

@@ -43,12 +43,6 @@ def refusals(model: Model, grid: Grid, *, job: TrainingJob) -> Iterator[Violatio
 
 
 def _axes(grid: Grid) -> Iterator[Violation]:
-    if grid.ring > 1 and not grid.gather:
-        yield Violation(
-            rule="native.context",
-            message=f"a ring of {grid.ring}: PyTorch's context_parallel passes keys round for kernels of GPUs alone, dealt in its own way",
-            hint=f"gather the keys (cp-gather), or trade heads (ulysses{grid.cp})",
-        )
     if grid.offload:
         yield Violation(
             rule="native.offload", message=f"offload {grid.offload}: FSDP2 keeps all states on the host or none", hint="use offload=0"
@@ -183,6 +177,6 @@ def remarks(grid: Grid) -> tuple[str, ...]:
         found.append(f"zero{grid.zero} with pp: a stage's gradients stay whole until its last backward, as with zero1")
     if grid.zero == 3 and grid.dp * grid.cp > 1 and grid.pp > 1:
         found.append("zero3 with pp: the parameters of up to three chunks a rank stay gathered")
-    if grid.ring > 1 and grid.recompute is Recompute.NONE:
+    if grid.ring > 1 and grid.gather and grid.recompute is Recompute.NONE:
         found.append("cp-gather: gathered keys and values stay until backward instead of being gathered again")
     return tuple(found)
