@@ -12,8 +12,10 @@ torch = pytest.importorskip("torch")
 from shardwright.execute.numerics import core
 from shardwright.execute.numerics.attention_kernels import ProcessorFlash
 from shardwright.execute.numerics.fused_core import fused, is_fused
+from shardwright.execute.numerics.kernel_calls import joined, joined_back
 from shardwright.execute.numerics.keys import Keys
 from shardwright.execute.numerics.registry import numerics_of
+from shardwright.execute.numerics.runs import calls as calls_of
 from shardwright.model.blocks.dense import core_operator
 from shardwright.model.ir.operator import AttentionShape, Mask
 from shardwright.program.layout.layout import Indices, count
@@ -133,6 +135,23 @@ def test_a_ring_in_halves_is_as_near_as_its_format(monkeypatch: pytest.MonkeyPat
     found, expected = _ran(places, halves), _built(places, exact, monkeypatch)
     assert {one.dtype for one in found} == {torch.bfloat16, torch.float32}
     _alike(found, expected, 3e-2)
+
+
+def test_many_calls_in_halves_are_summed_in_32_bits() -> None:
+    """255 calls for queries whose runs fall: summed in 16 bits, gradients of keys are 1 % off."""
+    positions, kernel, scale = tuple((low, low + 4) for low in range(508, -1, -4)), ProcessorFlash(), 0.3
+    asked = calls_of(positions, positions, causal=True)
+    generator = torch.Generator().manual_seed(0)
+    *heads, grad = (torch.randn((1, 512, 2, 16), generator=generator).bfloat16().transpose(1, 2) for _ in range(4))
+
+    def ran(dtype: torch.dtype) -> list[torch.Tensor]:
+        query, key, value = (one.to(dtype) for one in heads)
+        out, normal = joined(kernel, (query, key, value), asked, None, scale=scale)
+        made = out.to(dtype), normal
+        return [made[0], *joined_back(kernel, (query, key, value), asked, made, grad.to(dtype), scale=scale)]
+
+    for own, exact in zip(ran(torch.bfloat16), ran(torch.float64), strict=True):
+        assert (own.double() - exact).norm() < 4e-3 * exact.norm()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from shardwright.execute.numerics.attention_kernels import Efficient, Flash
+from shardwright.execute.numerics.boxes import numbers
+from shardwright.execute.numerics.kernel_calls import joined, joined_back
 from shardwright.execute.numerics.precision import Precision, uniform
+from shardwright.execute.numerics.runs import calls
 from shardwright.execute.proof.prove import made_batch
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import unsplit
@@ -26,6 +29,7 @@ from shardwright.execute.transport.requests import Exchange, Reduce, Task
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
+from shardwright.program.layout.layout import Indices, count
 from tests.execute.published_configs import sequences_of
 from tests.execute.published_families import ALL
 from tests.execute.small_plans import PLANS, RULE, Small
@@ -135,6 +139,43 @@ def test_a_task_beside_reads_what_was_asked_before_and_who_ends_it_reads_what_it
         other = torch.full((1 << 20,), 100.0, device=on)
         assert bool((asides.end(beside) + other == 103).all())
     asides.close()
+
+
+@pytest.mark.parametrize("kernel", [Flash(), Efficient()], ids=["flash", "efficient"])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_calls_of_a_fused_kernel_join(kernel: Any, kv_heads: int) -> None:
+    """Queries of two runs against blocks of keys one after another: outputs and gradients of all keys at once, in float64."""
+    joins(kernel, kv_heads, on="cuda")
+
+
+def joins(kernel: Any, kv_heads: int, *, on: str) -> None:
+    dtype, near = (torch.bfloat16, 3e-2) if isinstance(kernel, Flash) else (torch.float32, 1e-4)
+    queries: Indices = ((0, 40), (120, 160))
+    blocks: tuple[Indices, ...] = (queries, ((40, 75), (90, 120)), ((75, 90),))
+    generator, scale = torch.Generator().manual_seed(0), 0.3
+    shapes = [(2, 80, 4, 64), *[(2, 160, kv_heads, 64)] * 2, (2, 80, 4, 64)]
+    query, key, value, grad = (torch.randn(s, generator=generator).to(on, dtype).transpose(1, 2) for s in shapes)
+    order, made, listed, first = [], None, [], 0
+    for block in blocks:
+        rows = count(block)
+        heads = query, key[:, :, first : first + rows], value[:, :, first : first + rows]
+        listed.append((heads, calls(queries, block, causal=True)))
+        made = joined(kernel, heads, listed[-1][1], made, scale=scale)
+        order.append(numbers(block, like=query))
+        first += rows
+    assert made is not None
+    made = made[0].to(dtype), made[1]
+    back = [joined_back(kernel, heads, own, made, grad, scale=scale) for heads, own in listed]
+    found = [sum(one[0] for one in back), *(torch.cat([one[i] for one in back], dim=2) for i in (1, 2))]
+    exact = [one.double().requires_grad_() for one in (query, key, value)]
+    repeated = [one.repeat_interleave(4 // kv_heads, 1) for one in exact[1:]]
+    scores = scale * exact[0] @ repeated[0].mT
+    scores = scores.masked_fill(numbers(queries, like=query).unsqueeze(-1) < torch.cat(order), -torch.inf)
+    whole = scores.softmax(-1) @ repeated[1]
+    whole.backward(grad.double())
+    torch.testing.assert_close(made[1].double(), scores.logsumexp(-1), rtol=near, atol=near)
+    for own, other in zip((made[0], *found), (whole, *(one.grad for one in exact)), strict=True):
+        assert (own.double() - other).norm() < near * other.norm()
 
 
 @pytest.mark.parametrize("backend", ["shardwright", "torch-native"])
