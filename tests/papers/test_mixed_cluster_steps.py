@@ -10,8 +10,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
 
+from shardwright.validation.bars import spearman
 from tests.validation.published import case_of, predicted, rows
 
 
@@ -37,7 +37,7 @@ def test_what_holds() -> None:
     assert (stages == 1).sum() == 4
     assert error() < 0.20
     assert np.abs(foreseen / measured - 1).max() < 0.40
-    assert spearmanr(foreseen, measured).statistic > 0.60
+    assert spearman(np.stack([foreseen, measured], axis=1))[0] > 0.60
 
 
 @pytest.mark.xfail(
@@ -45,7 +45,7 @@ def test_what_holds() -> None:
 )
 def test_plans_are_ranked_as_measured() -> None:
     foreseen, measured, _ = steps()
-    assert spearmanr(foreseen, measured).statistic >= 0.75
+    assert spearman(np.stack([foreseen, measured], axis=1))[0] >= 0.75
 
 
 @pytest.mark.xfail(

@@ -143,6 +143,10 @@ class Cluster:
     links: tuple[ZoneLink, ...] = ()
     note: str = field(default="", compare=False, repr=False)
 
+    def __hash__(self) -> int:
+        # Cheap and lawful: equal clusters have equal words and numbers of nodes, and their rates are many.
+        return hash((self.expression, tuple([(g.count, g.kind.name, g.kind.at_work) for g in self.groups])))
+
     @property
     def num_devices(self) -> int:
         """Devices in all nodes."""

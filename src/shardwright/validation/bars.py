@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Final
 
 import numpy as np
-from scipy.stats import spearmanr
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.validation.facts import Bar, Scaling
 from shardwright.validation.judge import RowResult, Validation
 from shardwright.validation.measurements import Measurement
@@ -72,10 +72,25 @@ def rank_correlation(rows: Sequence[RowResult], *, generator: np.random.Generato
         generator: of the bootstrap. draws: resamples.
     """
     pairs = np.array([(r.predicted_s, r.case.measured_s) for r in rows if r.predicted_s and r.case.measured_s])
-    resampled = [pairs[generator.integers(0, len(pairs), len(pairs))] for _ in range(draws)]
-    values = [float(spearmanr(p[:, 0], p[:, 1]).statistic) for p in resampled]
-    low, high = np.quantile(values, (0.1, 0.9))
-    return RankCorrelation(n=len(pairs), value=float(spearmanr(pairs[:, 0], pairs[:, 1]).statistic), low=float(low), high=float(high))
+    resampled = np.stack([generator.integers(0, len(pairs), len(pairs)) for _ in range(draws)])
+    low, high = np.quantile(spearman(pairs, resampled), (0.1, 0.9))
+    return RankCorrelation(n=len(pairs), value=float(spearman(pairs)[0]), low=float(low), high=float(high))
+
+
+def spearman(pairs: FloatArray, picks: IntArray | None = None) -> FloatArray:
+    """Spearman's correlation of the pairs that each row of `picks` names; of all of them where none are picked."""
+    picks = np.arange(len(pairs))[np.newaxis] if picks is None else picks
+    one, other = (ranks - ranks.mean(axis=1, keepdims=True) for ranks in (_ranks(column, picks) for column in pairs.T))
+    found: FloatArray = (one * other).sum(axis=1) / np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
+    return found
+
+
+def _ranks(values: FloatArray, picks: IntArray) -> FloatArray:
+    """Ranks of the values that each row of `picks` names among these; equal ones share the mean of theirs."""
+    number = np.unique(values, return_inverse=True)[1][picks]
+    counts = np.zeros((len(picks), len(values)))
+    np.add.at(counts, (np.arange(len(picks))[:, np.newaxis], number), 1)
+    return np.take_along_axis(counts.cumsum(axis=1) - (counts - 1) / 2, number, axis=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
