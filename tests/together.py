@@ -1,4 +1,8 @@
-"""Which tests one worker runs: those that share what is dear to set up, so that it is made once."""
+"""Which tests one worker runs: those that share what is dear to set up, so that it is made once.
+
+Tests of a file ask for the same models, prices and answers, which a process keeps: a file is run by one worker. Of proofs a file may have
+an hour, so that all workers share it but where its set-up is dear.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,10 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from tests.tiers import in_proof
+
 ALONE = (
+    "execute/test_mixed_plans.py",
     "search/engine/test_same_answer.py",
     "search/orders/test_bar.py",
     "search/test_distinct.py",
@@ -14,7 +21,7 @@ ALONE = (
     "torch_checks/test_sharded_memory.py",
     "validation/test_fit.py",
 )
-"""Files with a set-up of their own: fits, large spaces, answers of searches, runs under PyTorch's tracker."""
+"""Files that stay together in a proof, too, for a set-up of their own: fits, large spaces, answers of searches, runs under PyTorch's tracker."""
 FORKED = (
     "calibrate/test_measure.py",
     "cli/test_run.py::test_pytorchs_engine",
@@ -33,7 +40,7 @@ SOURCES = ("docs/test_error_index.py", "test_compiled.py", "test_functions_reach
 
 
 def group_of(node: str) -> str:
-    """The group of a test; most are their own."""
+    """The group of a test: its file, or in a proof most often the test itself."""
     path = node.split("::")[0].removeprefix("tests/")
     if node.removeprefix("tests/").startswith(FORKED):
         return "forked"
@@ -43,6 +50,8 @@ def group_of(node: str) -> str:
         return "serving"
     if path in SOURCES:
         return "sources"
+    if not in_proof():
+        return path
     if path == "execute/test_counts.py" and (plan := re.search(r"TestCounts.*(\[.*\])", node)):
         return path + plan[1]
     return path if path in ALONE else node

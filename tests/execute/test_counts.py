@@ -38,7 +38,7 @@ from tests.execute.test_merged_patches import TOWER, job_of, small_kimi, two_sta
 from tests.execute.test_plans import ILLEGAL, small
 from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_plans import zoo
-from tests.tiers import examples, in_proof
+from tests.tiers import cases, examples, in_proof
 
 TOKENS = 16
 ALWAYS = (
@@ -101,7 +101,7 @@ def test_a_tower_and_its_text_are_counted_as_they_run() -> None:
     assert found.parameters == lowered_parameters(asked)
 
 
-@pytest.mark.parametrize("tower", TOWER[:6])
+@pytest.mark.parametrize("tower", cases(TOWER[:6], 2))
 def test_tokens_of_several_patches_are_counted_as_they_run(tower: str) -> None:
     """What crosses from the tower is one row of the text's width for four patches."""
     asked = problem_of(parse_plan(two_stages(tower, "all = b2")), model=small_kimi(), job=job_of(image=64))

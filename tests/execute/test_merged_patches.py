@@ -24,7 +24,7 @@ from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.model.trained import trained
 from shardwright.strategy.text.parser import parse_plan
 from tests.execute.published_images import KIMI
-from tests.tiers import in_both, in_proof
+from tests.tiers import cases, in_both, in_proof
 
 RING, GATHER = "core = s2 via ring", "core = s2 via gather"
 TOWER = (
@@ -96,7 +96,7 @@ def test_merged_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(tower: 
     assert found.equal, (found.loss_difference, found.worst)
 
 
-@pytest.mark.parametrize("cut", ["up", "act", "down", "norm", "merge"])
+@pytest.mark.parametrize("cut", cases(["up", "act", "down", "norm", "merge"], 3))
 def test_a_projector_may_be_cut_between_its_operators(cut: str) -> None:
     """Devices of both sides have other parts of the tensor between them."""
     operators = [f"projector.{name}" for name in ("vision_norm", "norm", "up", "act", "down")] + ["embed.lookup", "embed.merge"]
@@ -155,7 +155,7 @@ def joined_norm(model: Model) -> Model:
     return replace(model, blocks=blocks)
 
 
-@pytest.mark.parametrize("tower", TOWER[:6])
+@pytest.mark.parametrize("tower", cases(TOWER[:6], 2))
 def test_a_norm_over_all_patches_of_a_token(tower: str) -> None:
     model = joined_norm(small_kimi())
     found = prove(model, job_of(image=64 if "s2" in tower else PATCHES), parse_plan(two_stages(tower, TEXT[1])))
@@ -187,14 +187,14 @@ def folded_norm(model: Model) -> Model:
     return replace(model, blocks=blocks)
 
 
-@pytest.mark.parametrize("tower", TOWER[:6])
+@pytest.mark.parametrize("tower", cases(TOWER[:6], 2))
 def test_a_norm_of_merged_tokens(tower: str) -> None:
     model = folded_norm(small_kimi())
     found = prove(model, job_of(image=64 if "s2" in tower else PATCHES), parse_plan(two_stages(tower, TEXT[1])))
     assert found.equal, (found.loss_difference, found.worst)
 
 
-@pytest.mark.parametrize("tower", TOWER[:6])
+@pytest.mark.parametrize("tower", cases(TOWER[:6], 2))
 def test_a_text_as_wide_as_no_multiple_of_the_patches_of_a_token(tower: str) -> None:
     model = small_kimi(hidden=66)
     assert next(b for b in model.blocks if b.name == "projector").output_width == 17

@@ -20,7 +20,7 @@ from shardwright.files.plan_file import parse_saved
 from shardwright.files.stored import question_digest
 from shardwright.files.text import to_text
 from tests.files.saved import KINDS, NARROW, SMALL, grid_plan, joint_plan, paths, simulated
-from tests.tiers import in_both, in_proof
+from tests.tiers import cases, in_both, in_proof
 
 SAMPLE = 10
 """Leaves of each file; in a proof all."""
@@ -97,7 +97,7 @@ def test_a_false_prediction_is_refused_with_its_leaves(capsys: pytest.CaptureFix
         assert "prediction.step_time_s says " in error.message
 
 
-@pytest.mark.parametrize("limit", [0.0, 0.02, 0.2, 1.0])
+@pytest.mark.parametrize("limit", cases([0.0, 0.02, 0.2, 1.0], 2))
 @pytest.mark.parametrize("made", [lambda t: grid_plan(NARROW, limit=t), lambda t: joint_plan(SMALL, limit=t)], ids=["grid", "joint"])
 def test_plans_of_stopped_searches_hold(made: Any, limit: float) -> None:
     document = made(limit)

@@ -53,7 +53,7 @@ def test_pins_and_exclusions(seed: int) -> None:
         assert pinned.digest("") != others.digest("") != case.space.digest("")
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20, first=2100))
+@pytest.mark.parametrize("seed", seeds(1, 20, first=2100))
 def test_pinned_dp(seed: int) -> None:
     case = small_case(seed)
     parts = every_member(case.problem, case.space, case.facts)

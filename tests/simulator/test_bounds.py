@@ -414,7 +414,7 @@ def test_path_is_the_longest_of_the_program() -> None:
 
 ORDERS = ("gpipe", "1f1b", "interleaved-1f1b")
 EVERY = [
-    pytest.param(runtime, schedule, zero, id=f"{runtime.name}-{schedule}-{zero}", marks=[pytest.mark.proof] if (i + j + zero) % 2 else [])
+    pytest.param(runtime, schedule, zero, id=f"{runtime.name}-{schedule}-{zero}", marks=[pytest.mark.proof] if (i + zero) % 3 != j else [])
     for i, runtime in enumerate(RUNTIMES)
     for j, schedule in enumerate(ORDERS)
     for zero in range(4)

@@ -22,7 +22,8 @@ from shardwright.search.mixed.incumbents import AT_ONCE
 from shardwright.search.request import Request
 from tests.tiers import in_both, in_proof
 
-JOINT = Request(model="llama-3.1-8b", cluster="h100-sxm:16", seq_len=4096, global_batch=64, space="joint", pins=(("tp", ("2", "4")),))
+DEGREES = ("2", "4") if in_proof() else ("4",)
+JOINT = Request(model="llama-3.1-8b", cluster="h100-sxm:16", seq_len=4096, global_batch=64, space="joint", pins=(("tp", DEGREES),))
 MIXED = Request(model="examples/tiny.json", cluster="a100-sxm-40gb:2+v100-sxm-16gb:2", seq_len=64, global_batch=8)
 LARGER = Request(model="llama-2-7b", cluster="a100-sxm-40gb:4+v100-sxm-16gb:4", seq_len=1024, global_batch=16)
 """Whose frames are tested, and whose plans simulated, more than one at once; PROVEN: with pipelines of more forms and lanes."""

@@ -17,6 +17,7 @@ from shardwright.search.mixed.choices import Choices, choices_of
 from shardwright.search.mixed.find import find_mixed
 from shardwright.search.mixed.tables import stage_table
 from tests.search.mixed.test_find import part_of, tiny
+from tests.tiers import cases
 
 CLUSTER = "a100-sxm-40gb:2+v100-sxm-16gb:2"
 
@@ -84,7 +85,7 @@ def test_an_axis_with_one_value_takes_pins_that_have_it() -> None:
         choices_of((), (("schedule", ("1f1b",)),))
 
 
-@pytest.mark.parametrize("limit_s", [0.0, 0.05, 0.3, 1.0])
+@pytest.mark.parametrize("limit_s", cases([0.0, 0.05, 0.3, 1.0], 2))
 def test_a_search_stopped_at_the_same_looks_has_the_same_answer(limit_s: float) -> None:
     problem = tiny(CLUSTER, batch=8)
     stopped = find_mixed(problem, top=3, time_limit_s=limit_s)

@@ -258,7 +258,13 @@ def test_the_same_search_finds_the_same(answer: tuple[Problem, MixedAnswer]) -> 
 @in_both
 @pytest.mark.parametrize(
     ("seed", "kind"),
-    [(0, "dense"), pytest.param(1, "dense", marks=pytest.mark.proof), (2, "experts"), (3, "first dense"), (4, "in turns")],
+    [
+        (0, "dense"),
+        pytest.param(1, "dense", marks=pytest.mark.proof),
+        (2, "experts"),
+        pytest.param(3, "first dense", marks=pytest.mark.proof),
+        (4, "in turns"),
+    ],
 )
 def test_more_devices_do_no_less_by_a_limit(seed: int, kind: str) -> None:
     generator = random.Random(seed)

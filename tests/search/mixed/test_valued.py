@@ -34,6 +34,7 @@ from shardwright.simulator.predict import step_spending
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.grid.facts import grid_facts
 from tests.search.mixed.test_find import every_plan, part_of, tiny
+from tests.tiers import cases
 
 CLUSTERS = ("a100-sxm-40gb:1/2usd+v100-sxm-16gb:2/0.5usd", "a100-sxm-40gb:2/1.5usd+v100-sxm-16gb:1/1usd", "a100-sxm-40gb:3/2usd")
 SLACK = 1e-9
@@ -263,7 +264,7 @@ def test_models_whose_pipelines_are_not_searched_have_their_grids() -> None:
     assert both == pytest.approx(min(one, other), rel=1e-9)
 
 
-@pytest.mark.parametrize("limit_s", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("limit_s", cases([0.0, 0.1, 0.5], 2))
 def test_a_search_stopped_at_the_same_looks_has_the_same_answer(limit_s: float) -> None:
     problem = tiny(CLUSTERS[0], batch=2)
     stopped = find_valued(problem, Goal(objective="pareto"), time_limit_s=limit_s)
