@@ -21,7 +21,7 @@ ALONE = (
     "torch_checks/test_sharded_memory.py",
     "validation/test_fit.py",
 )
-"""Files that stay together in a proof, too, for a set-up of their own: fits, large spaces, answers of searches, runs under PyTorch's tracker."""
+"""Files that stay together in a proof, too, for what is set up: fits, large spaces, answers of searches, runs under a tracker."""
 FORKED = (
     "calibrate/test_measure.py",
     "cli/test_run.py::test_pytorchs_engine",

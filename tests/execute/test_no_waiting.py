@@ -10,6 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from shardwright.execute.proof.prove import made_batch
+from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.training.step import run_step, unsplit
+from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.model.families.huggingface import model_from_config
+from tests.execute.published_images import LLAVA, QWEN3_VL
+from tests.execute.published_sizes import Config
 from tests.execute.small_plans import PLANS, Small
 from tests.execute.trained import train
 
@@ -53,6 +60,18 @@ def test_a_dense_step_asks_at_its_end_alone(name: str) -> None:
     found = waits(small)
     assert sum(found.values()) <= AT_THE_END * small.devices, found
     assert found, "the loss is asked for"
+
+
+@pytest.mark.parametrize(("config", "tokens"), [(LLAVA, 5), (QWEN3_VL, 16)], ids=["llava", "qwen3-vl"])
+def test_where_image_tokens_lie_in_a_text_is_known_before_it_goes_to_the_device(config: Config, tokens: int) -> None:
+    """Tokens in any places, and in the one row that a text turns by."""
+    model = model_from_config(config, name="small")
+    lengths = (SequenceLength(name="text", tokens=12), SequenceLength(name="image", tokens=tokens))
+    job = TrainingJob(sequences=lengths, global_batch=2)
+    batch, source = made_batch(model, job, seed=0), seeded(model, seed=0)
+    with Asked() as asked:
+        run_step(model, job, unsplit(model, job), batch=batch, source=source)
+    assert asked.found == {}
 
 
 def test_routed_tokens_are_counted() -> None:

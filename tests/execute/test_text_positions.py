@@ -8,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.errors import DataError
 from shardwright.execute.numerics.text_positions import grid_positions
 from tests.tiers import seeds
 
@@ -38,12 +37,3 @@ def test_positions_are_those_of_transformers(seed: int) -> None:
     grids = torch.tensor([[1, 2 * rows, 2 * columns]] * int(kinds.any(1).sum())).reshape(-1, 3)
     wanted, _ = owner.get_rope_index(ids, kinds, image_grid_thw=grids)
     assert torch.equal(grid_positions(ids, token=TOKEN, grid=(rows, columns)), wanted.permute(1, 2, 0))
-
-
-@pytest.mark.parametrize(("at", "places"), [((0, 5), 4), ((2,), 3), ((2,), 5), ((0, 4), 2)])
-def test_places_that_are_not_one_row_of_an_image_are_refused(at: tuple[int, ...], places: int) -> None:
-    ids = text(12)
-    for start in at:
-        ids[start : start + places] = TOKEN
-    with pytest.raises(DataError, match="not one row of 2 x 2"):
-        grid_positions(torch.stack([text(12, at=3, places=4), ids]), token=TOKEN, grid=(2, 2))

@@ -185,7 +185,7 @@ def _data(run: BlockRun, operator: Operator, place: OperatorShare, store: Parame
         return [((2 * (patches - 0.5) if spread else patches).to(store.precision.compute),)]
     if operator.merges:
         assert place.settings.image is not None, "a model whose image tokens have no place is refused"
-        order = image_numbers(run.data[run.block.sequence], place.settings.image, tokens=place.memory_length)
+        order = image_numbers(run.data[run.block.sequence], place.settings.image)
         return [(_rows(order, place.samples, place.positions).unsqueeze(-1),)]
     if operator.kind is OperatorKind.ROTARY and isinstance(place.settings.turns, TextRotary):
         at = text_positions(run.data[run.block.sequence], place.settings.image, patches=run.data[IMAGE].shape[1])

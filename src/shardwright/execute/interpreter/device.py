@@ -16,6 +16,7 @@ from shardwright.execute.interpreter.recorder import Tell, silent
 from shardwright.execute.interpreter.stage_nodes import Node, Output, output_extents, output_sequence, stage_nodes
 from shardwright.execute.numerics.boxes import hollow
 from shardwright.execute.numerics.cuts import is_chosen
+from shardwright.execute.numerics.image_places import require_written
 from shardwright.execute.numerics.protocol import Gradients
 from shardwright.execute.redistribution.edges import stream_layout
 from shardwright.execute.redistribution.redistribute import Halfway, post, take
@@ -137,6 +138,7 @@ class Walker:
 
     def __init__(self, device: int, work: DeviceWork, batch: Batch, store: ParameterStore) -> None:
         self.device, self.work, self.store = device, work, store
+        require_written(batch, work.model.settings)
         self.batch = {name: whole.to(store.on) for name, whole in batch.items()}
         self.flows: dict[Turn, _Flow] = {}
         self.losses: dict[object, torch.Tensor] = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shardwright.errors import DataError, StrategyError
+from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import given, hollow
 from shardwright.execute.numerics.folds import folded, unfolded
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
@@ -66,21 +66,11 @@ def _require_even(place: OperatorShare, memory: torch.Tensor) -> None:
         )
 
 
-def image_numbers(ids: torch.Tensor, image: ImageInput, *, tokens: int) -> torch.Tensor:
+def image_numbers(ids: torch.Tensor, image: ImageInput) -> torch.Tensor:
     """Of every token of a text, which image token is written over it; -1: none.
 
     Args:
-        ids: (samples, positions), whole texts. tokens: positions of an image.
-
-    Raises:
-        DataError: a text has more places than its image has tokens.
+        ids: (samples, positions), whole texts, with no more places than their images have tokens (`image_places.require_written`).
     """
     places = ids == image.token
-    order = torch.where(places, places.cumsum(1) - 1 + image.first, -1)
-    most = int(places.sum(1).max())
-    if most > image.written(tokens):
-        raise DataError(
-            f"a text has {most} places of images (token {image.token}), its image {image.written(tokens)}",
-            hint="one image a sample, and as many places for it as it has tokens",
-        )
-    return order
+    return torch.where(places, places.cumsum(1) - 1 + image.first, -1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.errors import DataError
 from shardwright.execute.numerics.grids import grid_of
 from shardwright.model.ir.settings import ImageInput
 
@@ -13,7 +12,7 @@ def text_positions(ids: torch.Tensor, image: ImageInput | None, *, patches: int)
     """(samples, positions, 3) of texts with an image of so many patches each.
 
     Raises:
-        DataError: as `grid_positions`; the image is no square of whole blocks.
+        DataError: the image is no square of whole blocks.
     """
     assert image is not None, "only of models whose images are known"
     rows, columns = grid_of(image, patches=patches)
@@ -27,21 +26,13 @@ def grid_positions(ids: torch.Tensor, *, token: int, grid: tuple[int, int]) -> t
     p + k // columns and column p + k % columns; words behind it go on at p + max(rows, columns).
 
     Args:
-        ids: (samples, positions), whole texts. token: of places of image tokens. grid: rows and columns of them.
-
-    Raises:
-        DataError: the places of a text are not one row of as many as the grid has.
+        ids: (samples, positions), whole texts, whose places are one row of as many as the grid has (`image_places.require_written`).
+        token: of places of image tokens. grid: rows and columns of them.
     """
     rows, columns = grid
     places = ids == token
     counts, first = places.sum(1, keepdim=True), places.int().argmax(1, keepdim=True)
     number = torch.arange(ids.shape[1], device=ids.device) - first
-    inside = (number >= 0) & (number < counts)
-    if not torch.equal(places, inside) or bool(((counts != 0) & (counts != rows * columns)).any()):
-        raise DataError(
-            f"places of an image (token {token}) are not one row of {rows} x {columns}",
-            hint="one image a sample, all of whose places follow one another",
-        )
     behind = torch.where(counts > 0, max(rows, columns) - counts, 0)
     plain = (number + first + torch.where(number >= counts, behind, 0)).unsqueeze(-1)
     of_image = first.unsqueeze(-1) + torch.stack([torch.zeros_like(number), number // columns, number % columns], dim=-1)
