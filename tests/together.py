@@ -38,6 +38,21 @@ SERVING = "serving/"
 SOURCES = ("docs/test_error_index.py", "test_compiled.py", "test_functions_reached.py", "test_names.py", "test_reached.py")
 """Files that read the package's sources (tests/sources.py)."""
 
+LONG = (
+    "cli/test_exact_plan.py",
+    "cli/test_first_run.py",
+    "cli/test_mixed_run.py",
+    "cli/test_objectives.py",
+    "cli/test_run_faults.py",
+    "cli/test_run_options.py",
+    "search/engine/test_same_answer.py",
+    "search/test_calls.py",
+    "search/test_infeasible.py",
+    "search/test_taught.py",
+    "search/test_trained.py",
+)
+"""Groups of few tests that take long: begun early, as those with fewest tests come last and the other worker would wait for them."""
+
 
 def group_of(node: str) -> str:
     """The group of a test: its file, or in a proof most often the test itself."""
@@ -78,6 +93,13 @@ def scheduler(config: Any, log: Any) -> Any:
 
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
+
+        def schedule(self) -> None:
+            begun = self.collection is not None
+            super().schedule()
+            for group in () if begun else LONG:
+                if group in self.workqueue:
+                    self.workqueue.move_to_end(group, last=False)
 
         def add_node_collection(self, node: Any, collection: Any) -> None:
             super().add_node_collection(node, collection)
