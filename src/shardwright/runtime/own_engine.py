@@ -28,8 +28,8 @@ RUNTIME: Final = derive(
     named("shardwright", framework="shardwright", version="0.1", released="2026-11"),
     read(
         f"{_EXECUTE}.training.train",
-        on="hybrid_sharding optimizer_offload",
-        off="overlap_param_gather reduce_every_microbatch gathers_from_master gather_copy_bytes reduce_copy_bytes activation_offload",
+        on="hybrid_sharding optimizer_offload reduce_every_microbatch",
+        off="overlap_param_gather gathers_from_master gather_copy_bytes reduce_copy_bytes activation_offload",
         gradient_dtype=Dtype.FP32,
         zero_stages=(0, 1, 2, 3),
         zero_with_pipeline=3,

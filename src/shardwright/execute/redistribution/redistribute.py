@@ -160,6 +160,8 @@ def _views(found: Moves, buffer: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _results(tensors: Sequence[torch.Tensor], found: Moves, buffer: torch.Tensor) -> Tensors:
+    if not found.kept and len(found.wanted) == 1 and [boxed.box for boxed in found.boxes] == list(found.wanted):
+        return tuple(_views(found, buffer))
     added = {fill.box for fill in found.kept if fill.add}
     own = [buffer.new_zeros(shape(box)) if i in added else buffer.new_empty(shape(box)) for i, box in enumerate(found.wanted)]
     for fill in found.kept:
@@ -178,12 +180,16 @@ def _turn(turn: Turn, buffer: torch.Tensor, *, device: int, key: Hashable) -> Ge
         return
     if turn.kind is StepKind.ALL_REDUCE:
         ((low, high),) = (landing.at for landing in turn.landings)
-        total = yield Reduce(group=turn.group, tensor=buffer[low:high].clone(), key=key)
-        buffer[low:high] = cast(torch.Tensor, total)
+        part = buffer[low:high]
+        total = cast(torch.Tensor, (yield Reduce(group=turn.group, tensor=part, key=key, used_up=True)))
+        if total.data_ptr() != part.data_ptr():
+            part.copy_(total)
         return
+    # What several are given is joined once.
+    joined = {ranges: _joined(buffer, ranges) for ranges in dict.fromkeys(ranges for _, ranges in turn.gives)}
     came = yield Exchange(
         group=turn.group,
-        gives={other: _joined(buffer, ranges) for other, ranges in turn.gives},
+        gives={other: joined[ranges] for other, ranges in turn.gives},
         receives={other: (elements,) for other, elements in turn.receives},
         key=key,
         kind=turn.kind.value,
@@ -206,7 +212,8 @@ def _takes(turn: Turn, buffer: torch.Tensor, *, device: int, key: Hashable) -> G
 
 
 def _joined(buffer: torch.Tensor, ranges: Sequence[Range]) -> torch.Tensor:
-    return torch.cat([buffer[low:high] for low, high in ranges])
+    parts = [buffer[low:high] for low, high in ranges]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _land(landings: Sequence[Landing], came: dict[int, torch.Tensor], buffer: torch.Tensor, *, device: int) -> None:

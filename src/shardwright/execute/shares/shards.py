@@ -139,8 +139,8 @@ def summed(device: int, bucket: Bucket, own: torch.Tensor, *, precision: Precisi
     sum, all sum everything and keep their piece. Of several parties it is the device's piece of its party's gradient.
 
     Args:
-        own: the device's own gradients of the bucket, in the format of the wire. level: whose piece: 1 = of the optimizer, who reads the
-            step's whole gradient; 2 = of the gradient, kept between microbatches.
+        own: the device's own gradients of the bucket, in the format of the wire; they are used up. level: whose piece: 1 = of the
+            optimizer, who reads the step's whole gradient; 2 = of the gradient, kept between microbatches.
     """
     sharers = bucket.sharing(device)
     if bucket.in_parties:
@@ -150,7 +150,7 @@ def summed(device: int, bucket: Bucket, own: torch.Tensor, *, precision: Precisi
         return (yield from _scattered(device, bucket, sharers, own, level=level)).to(precision.gradient)
     total = own
     if device in bucket.members and len(bucket.members) > 1:
-        total = cast(torch.Tensor, (yield Reduce(group=bucket.members, tensor=own, key=("gradient", bucket.number))))
+        total = cast(torch.Tensor, (yield Reduce(group=bucket.members, tensor=own, key=("gradient", bucket.number), used_up=True)))
     for sender, *others in bucket.copies:
         if sender == device:
             for other in others:
@@ -189,7 +189,7 @@ def _scattered(device: int, bucket: Bucket, sharers: Sharers, own: torch.Tensor,
     total = sum((came[d] for d in run[1:]), came[run[0]].clone())
     across = sharers.alike(device, level)
     if len(across) > 1:
-        total = cast(torch.Tensor, (yield Reduce(group=across, tensor=total, key=("across", bucket.number))))
+        total = cast(torch.Tensor, (yield Reduce(group=across, tensor=total, key=("across", bucket.number), used_up=True)))
     return total
 
 

@@ -26,7 +26,7 @@ from shardwright.execute.training.spared import is_spared
 from shardwright.execute.training.step import prepare
 from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.record import Trace
-from shardwright.execute.transport.requests import Reduce, Task, begun, ended
+from shardwright.execute.transport.requests import Beside, Reduce, Task, begun, ended
 from shardwright.hardware.graph import Units
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
@@ -256,16 +256,14 @@ def step_task(
     norm = sums[1].sqrt()
     own.steps += 1
     factor = clip_factor(norm, known.rule)
-    renewing = {}
+    renewing: list[tuple[Bucket, Beside[torch.Tensor]]] = []
     for bucket in trained:
-        piece = _updated(own, bucket, gradients[bucket.number], known=known, factor=factor)
-        renewing[bucket.number] = yield from begun(renewed(device, bucket, piece, want=3 if bucket.number in own.pieces else 0))
-    for number, beside in renewing.items():
-        renew = yield from ended(beside)
-        if number in own.pieces:
-            own.pieces[number] = renew
-        else:
-            own.views[number].show(renew)
+        piece = _updated(own, bucket, gradients.pop(bucket.number), known=known, factor=factor)
+        renewing.append((bucket, (yield from begun(renewed(device, bucket, piece, want=3 if bucket.number in own.pieces else 0)))))
+        if len(renewing) > 1:
+            yield from _renewed(own, *renewing.pop(0))
+    for one in renewing:
+        yield from _renewed(own, *one)
     for boxes in own.store.held.values():
         for held in boxes.values():
             held.gradient = None
@@ -298,6 +296,15 @@ def _gradient(own: Member, bucket: Bucket, around: Cadenced, *, precision: Preci
     if total is not None:
         return (yield from owned_of_sum(own.device, bucket, total, precision=precision))
     return (yield from owned(own.device, bucket, own_gradients(own.views[bucket.number], precision), precision=precision))
+
+
+def _renewed(own: Member, bucket: Bucket, beside: Beside[torch.Tensor]) -> Task[None]:
+    """Wait for what the device keeps of a parameter; the values before are dropped."""
+    values = yield from ended(beside)
+    if bucket.number in own.pieces:
+        own.pieces[bucket.number] = values
+    else:
+        own.views[bucket.number].show(values)
 
 
 def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor) -> torch.Tensor:

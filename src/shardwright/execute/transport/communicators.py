@@ -141,7 +141,9 @@ class Communicators:
 
     def reduce(self, request: Reduce, *, beside: bool = False) -> torch.Tensor:
         """The reduction of all members' tensors; the group's all-reduce."""
-        total = request.tensor.detach().clone(memory_format=torch.contiguous_format)
+        total = request.tensor.detach()
+        if not (request.used_up and total.is_contiguous()):
+            total = total.clone(memory_format=torch.contiguous_format)
         if len(request.group) > 1 and total.numel():
             with self._meeting(request):
                 dist.all_reduce(total, op=OPERATIONS[request.reduction], group=self._group(request.group, beside))

@@ -29,12 +29,14 @@ class Reduce:
 
     Args:
         group: sorted devices. key: the same on all members, different from what else they may ask at that point.
+        used_up: nobody reads the tensor again: a transport may write the answer over it.
     """
 
     group: tuple[int, ...]
     tensor: torch.Tensor
     key: Hashable
     reduction: Reduction = Reduction.SUM
+    used_up: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
