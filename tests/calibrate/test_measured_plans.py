@@ -18,8 +18,6 @@ FOLDER = Path(__file__).with_name("measured")
 MEASURED: dict[str, Any] = json.loads((FOLDER / "twelve_plans.json").read_text())
 PLANS: dict[str, dict[str, float]] = MEASURED["plans"]
 WITHIN, APART = 0.25, 1.2
-TOO_FAST = {"dp2 mbs2 zero3": "-29 %", "cp2 mbs2": "-27 %"}
-WHY = "collectives and messages inside a step take 1.5 to 3 times what they take alone; reusing their buffers changes nothing"
 
 
 @cache
@@ -43,17 +41,16 @@ def test_memory_of_measured_plans(strategy: str) -> None:
     assert any(abs(stage.allocated / measured - 1) < WITHIN for stage in predicted(strategy).stages)
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [pytest.param(s, marks=pytest.mark.xfail(strict=True, reason=f"{TOO_FAST[s]}: {WHY}")) if s in TOO_FAST else s for s in PLANS],
-)
+@pytest.mark.parametrize("strategy", PLANS)
 def test_steps_of_measured_plans(strategy: str) -> None:
     assert abs(predicted(strategy).step_time_s / PLANS[strategy]["seconds"] - 1) < WITHIN
 
 
-@pytest.mark.xfail(strict=True, reason=f"7 of 10 pairs, all with zero3 or ring cp: {WHY}")
 def test_plans_that_differ_are_ranked_as_measured() -> None:
+    apart = 0
     for one, other in combinations(PLANS, 2):
         ratio = PLANS[one]["seconds"] / PLANS[other]["seconds"]
         if max(ratio, 1 / ratio) > APART:
+            apart += 1
             assert (predicted(one).step_time_s < predicted(other).step_time_s) == (ratio < 1), (one, other)
+    assert apart > 5
