@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from shardwright.execute.numerics.boxes import fine, given, hollow, numbers, returned
-from shardwright.execute.numerics.built_core import Beside, shape_of
+from shardwright.execute.numerics.built_core import ScoreInputs, shape_of
 from shardwright.execute.numerics.core import by_head, met, met_back, side_by_side
 from shardwright.execute.numerics.groups import members
 from shardwright.execute.numerics.kernel_calls import Made
@@ -91,9 +91,9 @@ class Attention:
         return found
 
 
-def _beside(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights, chosen: Values) -> Beside:
+def _beside(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights, chosen: Values) -> ScoreInputs:
     distances = place.operator.distances
-    return Beside(
+    return ScoreInputs(
         table=() if distances is None else (weights[distances.name],),
         sinks=(weights[place.operator.parameters[0].name],) if shape_of(place).sinks else (),
         runs=inputs[-1][0] if place.operator.sees_images else None,

@@ -23,7 +23,7 @@ from shardwright.model.ir.operator import AttentionShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class ScoreInputs:
     """What a core depends on beside queries, keys and their positions.
 
     Args:
@@ -37,7 +37,7 @@ class Beside:
     runs: torch.Tensor | None = None
     chosen: Values = ()
 
-    def of(self, rows: slice) -> Beside:
+    def of(self, rows: slice) -> ScoreInputs:
         """Of these rows of queries."""
         return replace(self, chosen=tuple(one[:, rows] for one in self.chosen)) if self.chosen else self
 
@@ -48,7 +48,7 @@ def shape_of(place: OperatorShare) -> AttentionShape:
     return place.operator.attention
 
 
-def built(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made | None, beside: Beside, *, scale: float) -> Made:
+def built(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made | None, beside: ScoreInputs, *, scale: float) -> Made:
     """What is made once a block of keys has joined; fine (`boxes.fine`). Scores are held a tile at a time (`tiles`).
 
     Args:
@@ -68,7 +68,7 @@ def built(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made | 
 
 
 def built_back(
-    place: OperatorShare, query: torch.Tensor, keys: Keys, made: Made, grad: torch.Tensor, beside: Beside, *, scale: float
+    place: OperatorShare, query: torch.Tensor, keys: Keys, made: Made, grad: torch.Tensor, beside: ScoreInputs, *, scale: float
 ) -> tuple[torch.Tensor, Keys, *tuple[torch.Tensor, ...]]:
     """Gradients of queries, of a block of keys and values, and of the table, from what forward made of all blocks.
 
@@ -92,13 +92,13 @@ def built_back(
     return dq, Keys(key=dk.to(keys.key.dtype), value=dv.to(keys.value.dtype), positions=keys.positions), *more
 
 
-def _tiles(place: OperatorShare, query: torch.Tensor, keys: Keys, beside: Beside) -> Iterator[tuple[TileRows, tuple[TileRows, ...]]]:
+def _tiles(place: OperatorShare, query: torch.Tensor, keys: Keys, beside: ScoreInputs) -> Iterator[tuple[TileRows, tuple[TileRows, ...]]]:
     each = query.shape[0] * (place.heads[1] - place.heads[0])
     there, accelerated = beside.runs is not None, query.device.type != "cpu"
     return tiles(shape_of(place), place.positions, keys.positions, each=each, images=there, accelerated=accelerated)
 
 
-def _joined(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made, beside: Beside, *, scale: float) -> Made:
+def _joined(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made, beside: ScoreInputs, *, scale: float) -> Made:
     """`built` of one tile."""
     out, normal = before
     scores = _scores(place, query, keys, beside, scale=scale)
@@ -108,7 +108,7 @@ def _joined(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made,
 
 
 def _gradients(
-    place: OperatorShare, query: torch.Tensor, keys: Keys, made: Made, grad: torch.Tensor, beside: Beside, *, scale: float
+    place: OperatorShare, query: torch.Tensor, keys: Keys, made: Made, grad: torch.Tensor, beside: ScoreInputs, *, scale: float
 ) -> list[torch.Tensor]:
     """Of queries, keys, values and the table through one tile."""
     out, normal = made
@@ -121,7 +121,7 @@ def _gradients(
         return gradients(_weighed(place, scores, normal, leaves[2]), leaves, (grad, -products))
 
 
-def _begun(place: OperatorShare, query: torch.Tensor, beside: Beside) -> Made:
+def _begun(place: OperatorShare, query: torch.Tensor, beside: ScoreInputs) -> Made:
     """Of no keys: an output of zeros, and denominators of sinks or of nothing."""
     exact, (low, high) = fine(query.new_empty(0)), place.heads
     sizes = query.shape[0], high - low, query.shape[1]
@@ -131,7 +131,7 @@ def _begun(place: OperatorShare, query: torch.Tensor, beside: Beside) -> Made:
     return exact.new_zeros((*sizes, shape_of(place).value_dim)), normal
 
 
-def _scores(place: OperatorShare, query: torch.Tensor, keys: Keys, beside: Beside, *, scale: float) -> torch.Tensor:
+def _scores(place: OperatorShare, query: torch.Tensor, keys: Keys, beside: ScoreInputs, *, scale: float) -> torch.Tensor:
     """(samples, heads, queries, keys), -inf where a query does not see a key."""
     shape, positions = shape_of(place), numbers(keys.positions, like=query)
     low, high = place.heads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.built_core import Beside, built, built_back, shape_of
+from shardwright.execute.numerics.built_core import ScoreInputs, built, built_back, shape_of
 from shardwright.execute.numerics.fused_core import fused, fused_back, is_fused
 from shardwright.execute.numerics.kernel_calls import Made
 from shardwright.execute.numerics.keys import Keys
@@ -12,7 +12,7 @@ from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.model.ir.settings import Settings
 
-ALONE = Beside()
+ALONE = ScoreInputs()
 
 
 def score_scale(shape: AttentionShape, settings: Settings) -> float:
@@ -20,7 +20,7 @@ def score_scale(shape: AttentionShape, settings: Settings) -> float:
     return float(settings.score_factor if settings.plain_scores else shape.head_dim**-0.5 * settings.score_factor)
 
 
-def met(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made | None = None, beside: Beside = ALONE) -> Made:
+def met(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made | None = None, beside: ScoreInputs = ALONE) -> Made:
     """What is made of all keys that queries have met, once a block of keys has joined.
 
     Args:
@@ -36,7 +36,7 @@ def met(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made | No
 
 
 def met_back(
-    place: OperatorShare, query: torch.Tensor, keys: Keys, made: Made, grad: torch.Tensor, beside: Beside = ALONE
+    place: OperatorShare, query: torch.Tensor, keys: Keys, made: Made, grad: torch.Tensor, beside: ScoreInputs = ALONE
 ) -> tuple[torch.Tensor, Keys, *tuple[torch.Tensor, ...]]:
     """Gradients of queries, of a block of keys and values, and of what `beside` has of a table.
 
