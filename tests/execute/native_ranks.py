@@ -277,6 +277,10 @@ for _name, _whole in {"sparse": SPARSE, "gate": shared_gate, "latent": latent, "
 CASES |= DIVIDED
 COVERED = {
     "tp4",
+    "tp4 and sequence",
+    "gpipe",
+    "learned positions, tied, under tp",
+    "experts under zero-3",
     "dp4",
     "zero-1",
     "zero-2",

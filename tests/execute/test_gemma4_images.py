@@ -65,7 +65,7 @@ def test_pooled_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(tower: 
     assert found.equal, (found.loss_difference, found.worst)
 
 
-@pytest.mark.parametrize("text", TEXT[:4])
+@pytest.mark.parametrize("text", cases(TEXT[:4], 2))
 def test_a_text_whose_width_is_no_multiple_of_the_patches_of_a_token(text: str) -> None:
     model = small_gemma(hidden=66)
     found = prove(model, job_of(), parse_plan(two_stages(TOWER[1], text)))
