@@ -58,6 +58,24 @@ def test_what_is_written_is_read(found: list[StepTrace]) -> None:
         assert [(m.device, m.held) for m in one.memory] == [(m.device, m.held) for m in other.memory]
 
 
+def alternating(lengths: list[int]) -> StepTrace:
+    """Two devices in turn, each of whose spans, of so many picoseconds, sends what the other takes as it ends."""
+    spans, now = [], 0
+    for number, length in enumerate(lengths):
+        first, end = now / 1e12, (now + length) / 1e12
+        spans.append(replace(span(0, first, end, "send", track=Track.MESSAGES), peer=1, microbatch=number, size=4))
+        spans.append(replace(span(1, first, end, "receive", track=Track.MESSAGES), peer=0, microbatch=number, size=4))
+        now += length
+    return replace(trace(*spans), devices=(TracedDevice(device=0), TracedDevice(device=1)))
+
+
+@examples(200, 2000)
+@given(st.lists(st.one_of(st.integers(1, 10**7).map(lambda n: 1000 * n), st.integers(0, 10**8)), min_size=1, max_size=40))
+def test_spans_that_follow_one_another_overlap_nowhere_as_perfetto_cuts_them_off(lengths: list[int]) -> None:
+    """Whole nanoseconds too: 1.005 x 1000 is 1004.9 in double precision."""
+    assert faults(trace_text(alternating(lengths))) == []
+
+
 def test_events_are_those_that_perfetto_shows() -> None:
     document = json.loads(TEXT)
     events = document["traceEvents"]

@@ -5,7 +5,8 @@ flow events (``s``, ``f``). Times are microseconds to six digits: picoseconds. S
 a file; ``otherData`` says what is in it.
 
 Perfetto keeps whole nanoseconds and drops a slice that overlaps the one before on its thread (google/perfetto#4280): a span's length is the
-difference of its written ends. Threads 0 and 1 were one to it (thoren-d/tracing-chrome#32), so that each track has a number of its own.
+difference of its ends, and what is cut off of either is less than a nanosecond. Threads 0 and 1 were one to it (thoren-d/tracing-chrome#32), so
+that each track has a number of its own.
 
 Source: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from math import inf, nextafter
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -25,12 +27,13 @@ from shardwright.files.refusal import must, refusal
 from shardwright.files.text import decoded, read_text
 from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, sorted_spans
 from shardwright.program.trace_messages import Ends, messages
-from shardwright.units import MEGA
+from shardwright.units import MEGA, TERA
 
 SCHEMA: Final = "shardwright.trace"
 VERSION: Final = 1
 MAX_FILE_BYTES: Final = 512 * 1024**2
-DIGITS: Final = 6
+NANO: Final = 1000
+"""Picoseconds of a nanosecond."""
 _TRACKS: Final = tuple(Track)
 _HELD: Final = "held"
 _HINT: Final = "`shardwright trace PLAN -o FILE` writes one"
@@ -81,15 +84,15 @@ def _events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Iterator[dic
         yield _named(pid, _thread(pid, track), "thread_name", name=track.value)
         yield _named(pid, _thread(pid, track), "thread_sort_index", sort_index=_TRACKS.index(track))
     for span in spans:
-        start = _micro(span.start_s)
+        start, end = _picoseconds(span.start_s), _picoseconds(span.end_s)
         yield {
             "ph": "X",
             "pid": pid,
             "tid": _thread(pid, span.track),
             "name": _name(span),
             "cat": _CATEGORIES[span.track],
-            "ts": start,
-            "dur": max(round(_micro(span.end_s) - start, DIGITS), 0.0),
+            "ts": _micro(start),
+            "dur": _micro(max(end - start, 0)),
             "args": dict(_arguments(span)),
         }
     for sample in trace.memory:
@@ -99,7 +102,7 @@ def _events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Iterator[dic
                 "pid": pid,
                 "tid": _thread(pid, Track.COMPUTE),
                 "name": _HELD,
-                "ts": _micro(sample.time_s),
+                "ts": _micro(_picoseconds(sample.time_s)),
                 "args": {"bytes": sample.held},
             }
 
@@ -111,10 +114,15 @@ def _thread(pid: int, track: Track) -> int:
 def _flow(ends: Ends, trace: int, processes: Mapping[tuple[int, int], int], *, identity: int) -> Iterator[dict[str, Any]]:
     """An arrow from the middle of a span to that of another, or as early in it as the other is sent."""
     sent, met = ends
-    begin = (sent.start_s + sent.end_s) / 2
-    end = min(max((met.start_s + met.end_s) / 2, begin), met.end_s)
-    if end < begin:  # clocks of two machines
-        return
+    (first, until), (start, stop) = ([_picoseconds(at) for at in (span.start_s, span.end_s)] for span in ends)
+    # Perfetto cuts off of a start and of a length, and an arrow has to end in what it shows of a span.
+    last = start // NANO * NANO + (stop - start) // NANO * NANO
+    begin = (first + until) // 2
+    end = min(max((start + stop) // 2, begin), max(last, start))
+    if end < begin:
+        if end + NANO < begin or end < first:  # clocks of two machines
+            return
+        begin = end
     for phase, span, time, more in (("s", sent, begin, {}), ("f", met, end, {"bp": "e"})):
         pid = processes[trace, span.device]
         place = {"pid": pid, "tid": _thread(pid, span.track)}
@@ -125,8 +133,16 @@ def _named(pid: int, tid: int, what: str, **arguments: str | int) -> dict[str, A
     return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": arguments}
 
 
-def _micro(seconds: float) -> float:
-    return round(seconds * MEGA, DIGITS)
+def _picoseconds(seconds: float) -> int:
+    return round(seconds * TERA)
+
+
+def _micro(picoseconds: int) -> float:
+    """Microseconds that have all of their whole nanoseconds when Perfetto multiplies them by 1000 and cuts off: 1.005 has 1004."""
+    value = picoseconds / MEGA
+    while int(value * 1000) < picoseconds // NANO:
+        value = nextafter(value, inf)
+    return value
 
 
 def _name(span: Span) -> str:
@@ -150,7 +166,7 @@ def _arguments(span: Span) -> Iterator[tuple[str, Any]]:
     if span.size:
         yield "bytes", span.size
     if span.exposed_s:
-        yield "exposed_us", _micro(span.exposed_s)
+        yield "exposed_us", _micro(_picoseconds(span.exposed_s))
 
 
 class DeviceRecord(Record):
