@@ -5,8 +5,8 @@ flow events (``s``, ``f``). Times are microseconds to six digits: picoseconds. S
 a file; ``otherData`` says what is in it.
 
 Perfetto keeps whole nanoseconds and drops a slice that overlaps the one before on its thread (google/perfetto#4280): a span's length is the
-difference of its ends, and what is cut off of either is less than a nanosecond. Threads 0 and 1 were one to it (thoren-d/tracing-chrome#32), so
-that each track has a number of its own.
+difference of its ends, and what is cut off of either is less than a nanosecond. Threads 0 and 1 were one to it
+(thoren-d/tracing-chrome#32), so that each track has a number of its own.
 
 Source: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
