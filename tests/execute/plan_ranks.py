@@ -48,7 +48,9 @@ SOME = (
     "encoder and decoder",
 )
 """One plan of every form of messages, beside those that are resumed; a proof trains them all."""
-GROUPED = PLANS if in_proof() else {name: PLANS[name] for name in ("ring", "experts", "zb-v", "hybrid zero-3", "tied")}
+GROUPED = (
+    PLANS if in_proof() else {name: PLANS[name] for name in ("ring", "experts", "zb-v", "hybrid zero-3", "tied", "unequal duplicates")}
+)
 """Of these, requests of groups are gloo's collectives."""
 TRAINED = PLANS if in_proof() else {name: PLANS[name] for name in SOME}
 SERVING = 4

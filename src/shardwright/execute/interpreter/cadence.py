@@ -65,9 +65,9 @@ class Cadenced(Around):
     passes: Mapping[int, int] = field(default_factory=dict)
     total: dict[int, torch.Tensor] = field(default_factory=dict)
     whole: dict[int, torch.Tensor] = field(default_factory=dict)
-    _known: dict[tuple[int, TaskKind], tuple[Node, tuple[Bucket, ...]]] = field(default_factory=dict)
     ahead: dict[int, Beside[torch.Tensor]] = field(default_factory=dict)
     summing: dict[int, Beside[torch.Tensor]] = field(default_factory=dict)
+    _known: dict[tuple[int, TaskKind], tuple[Node, tuple[Bucket, ...]]] = field(default_factory=dict)
     _done: Counter[int] = field(default_factory=Counter)
 
     @property
@@ -88,7 +88,8 @@ class Cadenced(Around):
 
     def closes(self, bucket: Bucket) -> bool:
         """Its gradients are summed once a step, as soon as all of them are there: by devices that are then at the same layer."""
-        return bucket.trainable and not self.adds(bucket) and bucket.together.issuperset(bucket.devices) and not bucket.in_parties
+        alike = bucket.together.issuperset(bucket.devices) and not bucket.in_parties
+        return bucket.trainable and not self.adds(bucket) and alike and not bucket.copies
 
     def begin(self, node: Node, kind: TaskKind, *, then: Node | None = None) -> Task[None]:
         """See `Around`."""
@@ -116,7 +117,11 @@ class Cadenced(Around):
         if adding or closing:
             yield from self.settled()
         for bucket in adding:
-            self.summing[bucket.number] = yield from begun(summed(self.device, bucket, self._own(bucket), precision=precision, level=2))
+            task = summed(self.device, bucket, self._own(bucket), precision=precision, level=2)
+            if bucket.copies:  # who sums sends to duplicates, which is no request of a group
+                self._add(bucket, (yield from task))
+            else:
+                self.summing[bucket.number] = yield from begun(task)
         for bucket in closing:
             self.summing[bucket.number] = yield from begun(owned(self.device, bucket, self._own(bucket), precision=precision))
         forgotten({b.number for b in adding}, self.views)
@@ -130,11 +135,14 @@ class Cadenced(Around):
         """Wait for the sums that were begun."""
         for bucket in (b for b in self.buckets if b.number in self.summing):
             piece = yield from ended(self.summing.pop(bucket.number))
-            known = self.total.get(bucket.number)
-            if not self.adds(bucket):
-                self.whole[bucket.number] = piece
+            if self.adds(bucket):
+                self._add(bucket, piece)
             else:
-                self.total[bucket.number] = piece if known is None else known.add_(piece)
+                self.whole[bucket.number] = piece
+
+    def _add(self, bucket: Bucket, piece: torch.Tensor) -> None:
+        known = self.total.get(bucket.number)
+        self.total[bucket.number] = piece if known is None else known.add_(piece)
 
     def _own(self, bucket: Bucket) -> torch.Tensor:
         return own_gradients(self.views[bucket.number], self.store.precision)
