@@ -29,6 +29,7 @@ FORKED = (
     "execute/test_distributed.py",
     "execute/test_distributed_plans.py",
     "execute/test_native.py",
+    "execute/test_native_ring.py",
 )
 """Tests whose ranks are forked from one server (tests/execute/started.py), which takes seconds to import what they need."""
 PUBLISHED = ("papers/test_accuracy.py", "papers/test_published_memory.py", "papers/test_published_steps.py", "validation/test_remarks.py")

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
 
+import torch
 import torch.multiprocessing as mp
 
 from tests.tiers import in_proof
 
+LONGEST_S = 480
+
 
 def serve() -> None:
     """Start the server that ranks are forked from, if it does not run: the first to start it says what it has imported."""
-    mp.get_context("forkserver").set_forkserver_preload([f"tests.execute.{name}_ranks" for name in ("plan", "native", "request")])
+    mp.get_context("forkserver").set_forkserver_preload([f"tests.execute.{name}_ranks" for name in ("plan", "native", "request", "ring")])
     forkserver.ensure_running()
 
 
@@ -30,3 +37,24 @@ def started(work: Callable[..., None], *, ranks: int, arguments: tuple[object, .
     for process in processes:
         process.start()
     return processes
+
+
+@contextmanager
+def finished(
+    processes: list[BaseProcess], folder: Path, *, meanwhile: Callable[[], object] | None = None, killed: int | None = None
+) -> Iterator[list[Any]]:
+    """What each rank wrote to its file of the folder, once all have ended well.
+
+    Args:
+        meanwhile: runs while they do. killed: the rank that a signal ends.
+    """
+    try:
+        if meanwhile is not None:
+            meanwhile()
+        for process in processes:
+            process.join(LONGEST_S)
+        assert [p.exitcode for p in processes] == [-signal.SIGKILL if rank == killed else 0 for rank in range(len(processes))]
+        yield [torch.load(folder / f"rank{rank}", weights_only=False) for rank in range(len(processes))]
+    finally:
+        for process in processes:
+            process.kill()

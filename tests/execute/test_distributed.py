@@ -16,9 +16,8 @@ from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.messages import as_messages
 from shardwright.execute.transport.record import SentElements, Trace
 from tests.execute.request_ranks import CASES, GROUPED, start
+from tests.execute.started import LONGEST_S
 from tests.tiers import in_both
-
-LONGEST_S = 480
 
 
 @pytest.fixture(scope="module")

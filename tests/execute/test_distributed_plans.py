@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -16,10 +15,10 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 from tests.execute.plan_ranks import GROUPED, KILLED, RANKS, RESUMED, RESUMED_STEPS, SAVED, SERVING, STEPS, STOPPED, TRAINED, start
 from tests.execute.served import moving
 from tests.execute.small_plans import PLANS, run_here
+from tests.execute.started import finished
 from tests.execute.traces import check_measured
 from tests.tiers import in_both
 
-LONGEST_S = 480
 CLOSE = 1e-6
 
 
@@ -38,17 +37,8 @@ def alone(name: str) -> tuple[tuple[float, float], ...]:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     """What each rank found. The single process runs while they do."""
     folder = tmp_path_factory.mktemp("plans")
-    processes = start(folder)
-    try:
-        for name in TRAINED:
-            alone(name)
-        for process in processes:
-            process.join(LONGEST_S)
-        assert [p.exitcode for p in processes] == [-signal.SIGKILL if rank == KILLED else 0 for rank in range(RANKS)]
-        yield [torch.load(folder / f"rank{rank}", weights_only=False) for rank in range(RANKS)]
-    finally:
-        for process in processes:
-            process.kill()
+    with finished(start(folder), folder, meanwhile=lambda: [alone(name) for name in TRAINED], killed=KILLED) as found:
+        yield found
 
 
 def test_no_rank_enters_a_network_before_all_have_connected(ranks: list[Any]) -> None:

@@ -27,11 +27,11 @@ from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.native_ranks import CASES, KEPT, LAST, RANKS, STEPS, TRAINED, UNLEARNT, WATCHED, start
 from tests.execute.small_plans import Small, run_here
+from tests.execute.started import finished
 from tests.execute.traces import check_measured
 from tests.execute.trained import train
 from tests.tiers import in_both
 
-LONGEST_S = 480
 SPARSE_MODEL = CASES["experts on ep4"].small.model
 CLOSE = 1e-10
 HALF = 0.03
@@ -54,17 +54,8 @@ def _alone(small: Small) -> tuple[tuple[float, float, float], ...]:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     """What each rank found. The single process runs while they do."""
     folder = tmp_path_factory.mktemp("native")
-    processes = start(folder)
-    try:
-        for case in TRAINED.values():
-            _alone(case.small)
-        for process in processes:
-            process.join(LONGEST_S)
-        assert [p.exitcode for p in processes] == [0] * RANKS
-        yield [torch.load(folder / f"rank{rank}", weights_only=False) for rank in range(RANKS)]
-    finally:
-        for process in processes:
-            process.kill()
+    with finished(start(folder), folder, meanwhile=lambda: [_alone(case.small) for case in TRAINED.values()]) as found:
+        yield found
 
 
 @in_both

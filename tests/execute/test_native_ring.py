@@ -17,24 +17,15 @@ from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
 from tests.execute.lockstep import alone, place_of
 from tests.execute.ring_ranks import CORES, DEAL, LENGTH, RANKS, core_of, inputs_of, work
-from tests.execute.started import started
-
-LONGEST_S = 120
+from tests.execute.started import finished, started
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     """What each rank found, by core."""
     folder = tmp_path_factory.mktemp("ring")
-    processes = started(work, ranks=RANKS, arguments=(str(folder),))
-    try:
-        for process in processes:
-            process.join(LONGEST_S)
-        assert [p.exitcode for p in processes] == [0] * RANKS
-        yield [torch.load(folder / f"rank{rank}", weights_only=False) for rank in range(RANKS)]
-    finally:
-        for process in processes:
-            process.kill()
+    with finished(started(work, ranks=RANKS, arguments=(str(folder),)), folder) as found:
+        yield found
 
 
 @pytest.mark.parametrize("variant", CORES)
