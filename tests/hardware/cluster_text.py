@@ -129,6 +129,7 @@ def _nodes(group: NodeGroup) -> dict[str, object]:
         "nic": _link(kind.nic),
         "host": _host(kind.host),
         "in_network_reduction": kind.in_network_reduction,
+        "node_tiers": [{"name": tier.name, "devices": tier.num_devices, **_link(tier.link)} for tier in kind.node_tiers],
     }
 
 

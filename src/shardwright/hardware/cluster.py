@@ -33,12 +33,37 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """What a device sees of one level of the hierarchy: `num_devices` below a unit, its own share of the bandwidth, latency."""
+
+    name: str
+    num_devices: int
+    bandwidth: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTier:
+    """A path inside a node that joins its scale-up islands: a processor's PCIe, or the link between two processors.
+
+    Args:
+        name: ``processor``, ``sockets``. num_devices: devices below one unit of it; the last tier joins the node.
+        link: what all devices of a unit of the level below send together into this tier, and seconds of a message over it.
+    """
+
+    name: str
+    num_devices: int
+    link: Link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeKind:
     """A kind of node.
 
     Args:
         num_devices: accelerators in it. island: devices of one scale-up domain (may exceed num_devices: NVL72).
         scale_up: one device's link inside the island. nics: network cards of the node; nic: the link of one card.
+        node_tiers: from the islands upward, what joins those of one node; empty = they reach each other over the cards.
         in_network_reduction: the scale-up switch can reduce (NVLink SHARP).
         at_work: devices of a node that share its cards; 0 = all of them. What a plan leaves idle sends nothing (`graph.at_work`).
     """
@@ -53,6 +78,7 @@ class NodeKind:
     host: Host
     in_network_reduction: bool = False
     at_work: int = 0
+    node_tiers: tuple[NodeTier, ...] = ()
 
     @property
     def sharing(self) -> int:
@@ -68,6 +94,21 @@ class NodeKind:
         """
         share = max(self.nics / self.num_devices, min(1.0, self.nics / self.sharing))
         return replace(self.nic, bandwidth=self.nic.bandwidth * share, reverse_bandwidth=self.nic.reverse_bandwidth * share)
+
+    @property
+    def inner_levels(self) -> tuple[Tier, ...]:
+        """Levels inside a node as a device sees them, innermost first: its scale-up island, then the tiers that join islands of the node.
+
+        A device has an equal part of what its unit of the level below sends into a tier, at most what it has on that level.
+        """
+        up = self.scale_up
+        levels = [Tier(name="island", num_devices=self.island, bandwidth=up.achieved, latency_s=up.latency_s)]
+        for tier in self.node_tiers:
+            below = levels[-1]
+            share = tier.link.achieved / min(below.num_devices, self.sharing)
+            bandwidth, latency_s = min(share, below.bandwidth), max(tier.link.latency_s, below.latency_s)
+            levels.append(Tier(name=tier.name, num_devices=tier.num_devices, bandwidth=bandwidth, latency_s=latency_s))
+        return tuple(levels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +154,6 @@ class FabricTier:
 
 
 _ONE_TIER: Final = (FabricTier(name="network", num_devices=0),)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
-    """What a device sees of one level of the hierarchy: `num_devices` below a unit, its own share of the bandwidth, latency."""
-
-    name: str
-    num_devices: int
-    bandwidth: float
-    latency_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +208,13 @@ class Cluster:
         """Each tier of the network with achieved bytes/s of a device's share and seconds of a message over it, from nodes of a kind.
 
         What narrows or delays a tier does so for all above it: with an oversubscription of 3 on the second of three tiers, the shares
-        of a card of 50 GB/s for each device are 50, 16.7 and 16.7 GB/s.
+        of a card of 50 GB/s for each device are 50, 16.7 and 16.7 GB/s. What joins the islands of a node does so too: where cards hang
+        from is not said, so a device sends no faster over its card than across its node.
         """
         share, latency_s = kind.network_per_device.achieved, kind.nic.latency_s
+        if kind.node_tiers:
+            across = kind.inner_levels[-1]
+            share, latency_s = min(share, across.bandwidth), max(latency_s, across.latency_s)
         found = []
         for tier in self.network:
             share /= tier.oversubscription
@@ -199,11 +234,11 @@ class Cluster:
         return " + ".join(parts) + (f" ({self.note})" if self.note else "")
 
     def tiers(self) -> tuple[Tier, ...]:
-        """Levels of a uniform cluster, innermost first: island, then the network tiers. Achieved bytes/s of one device's share."""
+        """Levels of a uniform cluster, innermost first: island, tiers inside a node, the network's. Achieved bytes/s of one device's share."""
         kind = self.node
         total = self.num_devices
-        below = min(kind.island, total)
-        levels = [Tier(name="island", num_devices=below, bandwidth=kind.scale_up.achieved, latency_s=kind.scale_up.latency_s)]
+        levels = [replace(level, num_devices=min(level.num_devices, total)) for level in kind.inner_levels]
+        below = levels[-1].num_devices
         share, latency_s = 0.0, 0.0
         for tier, share, latency_s in self.network_rates(kind):
             reach = min(tier.num_devices or total, total)

@@ -41,6 +41,13 @@ class LinkRecord(Record):
     origin: OriginRecord | None = None
 
 
+class NodeTierRecord(LinkRecord):
+    """What joins scale-up islands of a node: `devices` below one unit, and the link of all devices of a unit of the level below."""
+
+    name: Word
+    devices: Count
+
+
 class HostRecord(Record):
     """A node's host side."""
 
@@ -112,6 +119,7 @@ class NodesRecord(Record):
     nic: LinkRecord | None = None
     host: HostRecord | None = None
     in_network_reduction: bool | None = None
+    node_tiers: Annotated[list[NodeTierRecord], Field(max_length=8)] = []
     zone: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$")] | None = None
     dollars_per_device_hour: float | None = None
 
