@@ -183,6 +183,7 @@ fabric:
   - {name: spine, oversubscription: 2, latency_us: 1.5}
 """,
     "nodes: [{accelerator: h100-sxm, count: 8}]\nfabric: [{name: leaf, devices: 32}, {name: spine, oversubscription: 3}]\n",
+    "nodes: [{accelerator: l40s, count: 2, island_devices: 4, node_tiers: [{name: sockets, devices: 8, bandwidth_gbps: 80}]}]\n",
     """nodes:
   - {accelerator: h100-sxm, count: 2, zone: east, dollars_per_device_hour: 2.5}
   - {accelerator: a100-sxm-80gb, count: 1, zone: west}

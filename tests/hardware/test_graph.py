@@ -159,8 +159,7 @@ def test_a_device_has_an_equal_part_of_what_its_unit_sends_into_a_tier_of_the_no
     assert (processor.bandwidth, sockets.bandwidth) == (1e10 / 2, 1e10 / 4)
     cluster = replace(parse_cluster("h100-sxm:16"), groups=(replace(parse_cluster("h100-sxm:16").groups[0], kind=kind),))
     assert [tier.name for tier in cluster.tiers()] == ["island", "processor", "sockets", "network"]
-    # A device sends no faster over its card than across its node.
-    assert cluster.tiers()[-1].bandwidth == sockets.bandwidth
+    assert cluster.tiers()[-1].bandwidth == kind.network_per_device.achieved
     # Three devices at work share the link of their processor by three.
     alone = at_work(cluster, (0, 1, 2)).node.inner_levels
     assert alone[-1].bandwidth == pytest.approx(1e10 / 3)

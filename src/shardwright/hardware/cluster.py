@@ -208,13 +208,9 @@ class Cluster:
         """Each tier of the network with achieved bytes/s of a device's share and seconds of a message over it, from nodes of a kind.
 
         What narrows or delays a tier does so for all above it: with an oversubscription of 3 on the second of three tiers, the shares
-        of a card of 50 GB/s for each device are 50, 16.7 and 16.7 GB/s. What joins the islands of a node does so too: where cards hang
-        from is not said, so a device sends no faster over its card than across its node.
+        of a card of 50 GB/s for each device are 50, 16.7 and 16.7 GB/s.
         """
         share, latency_s = kind.network_per_device.achieved, kind.nic.latency_s
-        if kind.node_tiers:
-            across = kind.inner_levels[-1]
-            share, latency_s = min(share, across.bandwidth), max(latency_s, across.latency_s)
         found = []
         for tier in self.network:
             share /= tier.oversubscription
@@ -234,7 +230,10 @@ class Cluster:
         return " + ".join(parts) + (f" ({self.note})" if self.note else "")
 
     def tiers(self) -> tuple[Tier, ...]:
-        """Levels of a uniform cluster, innermost first: island, tiers inside a node, the network's. Achieved bytes/s of one device's share."""
+        """Levels of a uniform cluster, innermost first: island, tiers inside a node, the network's.
+
+        Bytes/s are achieved ones, of one device's share.
+        """
         kind = self.node
         total = self.num_devices
         levels = [replace(level, num_devices=min(level.num_devices, total)) for level in kind.inner_levels]

@@ -1,9 +1,9 @@
 """Where the devices of a cluster lie and what their links carry: one form for uniform and mixed clusters.
 
-A network has levels, innermost first: the scale-up islands, the tiers that join islands of a node, the switch tiers, zones where there are several, and the whole. On each level
-every device lies in one unit; units of a level need not be equal (islands of 8 beside islands of 72). Two devices exchange over the
-innermost level that has both in one unit, as fast as the slower of them sends there, and between zones at the rate of their zones' link.
-Neither depends on the devices that take no part.
+A network has levels, innermost first: the scale-up islands, the tiers that join islands of a node, the switch tiers, zones where there
+are several, and the whole. On each level every device lies in one unit; units of a level need not be equal (islands of 8 beside islands of
+72). Two devices exchange over the innermost level that has both in one unit, as fast as the slower of them sends there, and between zones
+at the rate of their zones' link. Neither depends on the devices that take no part.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-
 from typing import Final
 
 from shardwright.errors import ClusterError
@@ -38,7 +37,9 @@ def island_sizes(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[in
     return tuple(map(len, parts_of(num_devices, pairs)))
 
 
-def require_all_links(counts: list[int], names: list[str], *, where: str, what: str = "NVLinks", look: str = "nvidia-smi nvlink -s") -> None:
+def require_all_links(
+    counts: list[int], names: list[str], *, where: str, what: str = "NVLinks", look: str = "nvidia-smi nvlink -s"
+) -> None:
     """Raise where some devices have fewer links to the switch than the others of their node.
 
     Args:

@@ -81,7 +81,13 @@ def named_nodes(inventories: Sequence[Inventory]) -> tuple[SeenNode, ...]:
         for node in one.nodes:
             known = found.get(node.name)
             facts = tuple(together((*known.facts, *node.facts)).values()) if known else node.facts
-            found[node.name] = replace(known or node, facts=facts, above=(known.above if known else ()) or node.above)
+            found[node.name] = replace(
+                known or node,
+                facts=facts,
+                above=(known.above if known else ()) or node.above,
+                away=(known.away if known else "") or node.away,
+                remark=(known.remark if known else "") or node.remark,
+            )
     trees = [one for one in inventories if one.switches]
     if len(trees) > 1:
         raise ClusterError(f"{trees[0].file} and {trees[1].file} are both lists of switches", hint="give one of them")

@@ -43,7 +43,9 @@ def unread(root: Element, *, name: str) -> tuple[Found, ...]:
             if inner.name in _INSIDE.get(element.name, ()):
                 continue
             if element.name in _MAY_LINK:
-                hint = "it may be a link between devices: take it out where it is none, or write the cluster file by hand (docs/clusters.md)"
+                hint = (
+                    "it may be a link between devices: take it out where it is none, or write the cluster file by hand (docs/clusters.md)"
+                )
                 raise ClusterError(f"{name}:{inner.line}: {words} is no element that is read", hint=hint)
             found.setdefault(words, Found(What.UNREAD, words, f"{name}:{inner.line}"))
         for key in element.attributes:

@@ -1,10 +1,10 @@
 """NCCL's topology, as ``NCCL_TOPO_DUMP_FILE`` writes it and ``NCCL_TOPO_FILE`` reads it.
 
 What is relied on: ``system`` > ``cpu`` > ``pci`` (nested: switches and functions) > ``gpu`` or ``nic`` > ``net``; on a ``gpu`` its compute
-capability (``sm``) and ``nvlink target= count= tclass=``, or ``xgmi`` in the dumps of RCCL, on a ``net`` its ``speed`` in Mb/s, on a ``pci`` its ``class``, ``vendor``,
-``device``, ``link_speed`` and ``link_width``. Files that clouds ship for NCCL_TOPO_FILE have the ``pci`` alone: functions of the classes
-0x03 and 0x02 are devices and cards there. An element inside a ``gpu`` or ``pci`` that is not known may be a link: it is refused; what
-else is not known is listed. Source: NVIDIA/nccl and ROCm/rccl, src/graph/xml.cc and topo.cc.
+capability (``sm``) and ``nvlink target= count= tclass=``, or ``xgmi`` in the dumps of RCCL; on a ``net`` its ``speed`` in Mb/s; on a
+``pci`` its ``class``, ``vendor``, ``device``, ``link_speed`` and ``link_width``. Files that clouds ship for NCCL_TOPO_FILE have the ``pci``
+alone: functions of the classes 0x03 and 0x02 are devices and cards there. An element inside a ``gpu`` or ``pci`` that is not known may be a
+link: it is refused; what else is not known is listed. Source: NVIDIA/nccl and ROCm/rccl, src/graph/xml.cc and topo.cc.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 | PHB, NODE | a processor's root ports | 0.3 of a slot for all devices below a port, as the catalog assumes of PCIe nodes |
 | SYS | the link between processors | measured over the whole node where the catalog has that, else NCCL's own figure by processor |
 
-Source of NCCL's figures, GB/s one way: NVIDIA/nccl, src/graph/topo.h (BDW_QPI_BW, SKL_QPI_BW, SRP_QPI_BW, ERP_QPI_BW, AMD_BW, ARM_BW, P9_BW)
-and the processors that topo.cc takes them for.
+Source of NCCL's figures, GB/s one way: NVIDIA/nccl, src/graph/topo.h (BDW_QPI_BW, SKL_QPI_BW, SRP_QPI_BW, ERP_QPI_BW, AMD_BW, ARM_BW and
+P9_BW) and the processors that topo.cc takes them for.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def path_record(facts: Mapping[What, Found], *, base: NodeKind, devices: int, is
     if not levels:
         return PathRecord(record=record, assumed=assumed)
     tiers = [_tier(level, facts, base, slot, paths) for level in levels]
-    capped = Assumed("network card", "at most the rate across the node", "which processor a card hangs from is not part of a cluster file")
+    said = "which processor a card hangs from is not part of a cluster file"
+    capped = Assumed("groups across processors and nodes", "the slower of card and path", said)
     rates = ", ".join(f"{tier['name']} {tier['bandwidth_gigabytes_per_s'] * tier['efficiency']:.3g} GB/s" for tier in tiers)
     why = f"{tiers[-1]['origin']['reference'][:300]}; of all devices of a unit below together"
     return PathRecord(record=record | {"node_tiers": tiers}, assumed=(*assumed, Assumed("paths inside a node", rates, why), capped))

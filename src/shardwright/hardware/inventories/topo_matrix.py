@@ -1,8 +1,8 @@
 """The matrix that ``nvidia-smi topo -m`` prints: how each two devices of a node are joined, and which network cards are beside them.
 
 What is relied on: a header that begins with ``GPU0``; a row for each device, with a cell for each column up to ``CPU Affinity``; ``NV#``
-for so many NVLinks; ``PIX`` and ``PXB`` for PCIe switches alone, ``PHB`` and ``NODE`` for one processor, ``SYS`` for the link between two; a legend of
-the cards' names. Cells are apart by tabs, or by spaces where
+for so many NVLinks; ``PIX`` and ``PXB`` for PCIe switches alone, ``PHB`` and ``NODE`` for one processor,
+``SYS`` for the link between two; a legend of the cards' names. Cells are apart by tabs, or by spaces where
 the text was copied. Source: the legend that the program prints.
 """
 
