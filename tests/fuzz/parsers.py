@@ -162,6 +162,8 @@ CLUSTERS: Final = (
     "tpu-v5p-256",
     "aws-p5.48xlarge:4 + a100-sxm:16",
     "h800-sxm:2048",
+    "3x8xA100",
+    "8 x NVIDIA H100 80GB HBM3",
     "h100-sxm:8@east/2.5usd+a100-sxm-80gb:8@west/1.2usd,east~west=25gbps/60ms/0.02usd",
 )
 CONFIGURATIONS: Final = ROOT / "tests" / "model" / "configs"
