@@ -10,6 +10,7 @@ from pathlib import Path
 from shardwright.cost.model_flops import LONGEST_STEP_S, seconds_at_peak
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, RuntimeModelError, UsageError, nearest
+from shardwright.hardware.catalog.prices import with_prices
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device import Accelerator
 from shardwright.hardware.expression import parse_cluster
@@ -120,6 +121,8 @@ def _require_countable(problem: Problem) -> None:
 
 def _cluster(request: Request) -> Cluster:
     cluster = _profiled(request.cluster, Path(request.profile)) if request.profile else load_cluster(request.cluster)
+    if is_valued(request):
+        cluster = with_prices(cluster)
     if request.max_devices:
         cluster = limit_devices(cluster, num_devices=request.max_devices)
     reserve = request.reserve_bytes + int(request.reserve_fraction * effective_memory(cluster))

@@ -7,14 +7,23 @@ scale-out network from leaf to core. A tier's link is one device's share of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
 from shardwright.hardware.device import Accelerator, Evidence, Origin
 from shardwright.hardware.link import Link
 from shardwright.hardware.zones import ZoneLink
 
 ONE_SWITCH: Final = Origin(evidence=Evidence.ASSUMED, reference="no switch tiers are given; a cluster file can (docs/clusters.md)")
+
+
+def _printed(value: Any) -> str:
+    """A dataclass as its own ``repr``, without the fields of `_AT_DEFAULT` that have their default: digests are made of what is printed."""
+    shown = [one for one in fields(value) if one.repr and (one.name not in _AT_DEFAULT or getattr(value, one.name) != one.default)]
+    return f"{type(value).__qualname__}({', '.join(f'{one.name}={getattr(value, one.name)!r}' for one in shown)})"
+
+
+_AT_DEFAULT: Final = frozenset(["node_tiers"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +89,9 @@ class NodeKind:
     at_work: int = 0
     node_tiers: tuple[NodeTier, ...] = ()
 
+    def __repr__(self) -> str:
+        return _printed(self)
+
     @property
     def sharing(self) -> int:
         """Devices that share the node's cards and links."""
@@ -117,12 +129,14 @@ class NodeGroup:
 
     Args:
         zone: that they are in; empty where the cluster has one. price: dollars of a device in an hour; 0 = not said.
+        price_origin: where a price is from that the cluster does not say itself.
     """
 
     kind: NodeKind
     count: int
     zone: str = ""
     price: float = 0.0
+    price_origin: Origin | None = field(default=None, compare=False, repr=False)
 
 
 def by_zone(groups: Iterable[NodeGroup]) -> tuple[NodeGroup, ...]:

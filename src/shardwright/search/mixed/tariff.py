@@ -13,7 +13,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.spending import SECONDS_PER_HOUR, Spending, watts_of
 from shardwright.errors import UsageError
 from shardwright.hardware.catalog.instances import find_instance
-from shardwright.hardware.catalog.prices import list_price
+from shardwright.hardware.catalog.prices import GIVE_A_PRICE, list_price
 from shardwright.hardware.cluster import Cluster
 from shardwright.search.mixed.pools import Pool
 from shardwright.search.request import OBJECTIVES
@@ -88,5 +88,6 @@ def _no_price(cluster: Cluster, pool: Pool) -> UsageError:
     name, count = (instance.name, group.count) if instance is not None else (pool.name, pool.devices)
     dollars, of = (f"{known.usd_per_hour:.4g}", f" ({known.of} asks that)") if known is not None else ("2.5", "")
     return UsageError(
-        f"the cluster states no price of {pool.name}", hint=f"dollars of a device and hour behind it: {name}:{count}/{dollars}usd{of}"
+        f"the cluster states no price of {pool.name}",
+        hint=f"dollars of a device and hour behind it: {name}:{count}/{dollars}usd{of}; or {GIVE_A_PRICE}",
     )
