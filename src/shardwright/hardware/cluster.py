@@ -14,6 +14,7 @@ from shardwright.hardware.device import Accelerator, Evidence, Origin
 from shardwright.hardware.link import Link
 from shardwright.hardware.zones import ZoneLink
 
+IN_THE_FILE: Final = Origin(evidence=Evidence.ASSUMED, reference="given in the cluster file")
 ONE_SWITCH: Final = Origin(evidence=Evidence.ASSUMED, reference="no switch tiers are given; a cluster file can (docs/clusters.md)")
 
 
@@ -23,7 +24,7 @@ def _printed(value: Any) -> str:
     return f"{type(value).__qualname__}({', '.join(f'{one.name}={getattr(value, one.name)!r}' for one in shown)})"
 
 
-_AT_DEFAULT: Final = frozenset(["node_tiers"])
+_AT_DEFAULT: Final = frozenset(["node_tiers", "reliability"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +172,21 @@ _ONE_TIER: Final = (FabricTier(name="network", num_devices=0),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reliability:
+    """What a cluster file says of failures and of storage, for goodput (`hardware.reliability`).
+
+    Args:
+        failures_per_device_hour: unexpected interruptions; None = as each accelerator has. storage_bandwidth: bytes/s that the whole
+            cluster writes to its shared storage; 0 = not said. restart_s: seconds from an interruption to training again; None = not said.
+    """
+
+    failures_per_device_hour: float | None = None
+    storage_bandwidth: float = 0.0
+    restart_s: float | None = None
+    origin: Origin = IN_THE_FILE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Nodes and the network between them. Mixed kinds are legal.
 
@@ -178,7 +194,7 @@ class Cluster:
         expression: what the user wrote, kept for plan files and messages.
         fabric: from the tier next to the nodes upward, in every zone; empty = one non-blocking switch. fabric_origin: where they come from.
         links: of each zone to each other, in the order of the zones; empty where there is one zone.
-        note: what its words count, where that is no count of devices.
+        reliability: of its devices and its storage. note: what its words count, where that is no count of devices.
     """
 
     expression: str
@@ -186,7 +202,11 @@ class Cluster:
     fabric: tuple[FabricTier, ...] = ()
     fabric_origin: Origin = ONE_SWITCH
     links: tuple[ZoneLink, ...] = ()
+    reliability: Reliability = Reliability()
     note: str = field(default="", compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return _printed(self)
 
     def __hash__(self) -> int:
         # Cheap and lawful: equal clusters have equal words and numbers of nodes, and their rates are many.

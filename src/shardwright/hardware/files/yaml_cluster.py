@@ -37,7 +37,7 @@ from shardwright.hardware.catalog.catalog import accelerator, accelerator_names,
 from shardwright.hardware.catalog.instances import find_instance, instance_names
 from shardwright.hardware.catalog.nodes import node_of
 from shardwright.hardware.catalog.sheet import accelerator_from_sheet
-from shardwright.hardware.cluster import ONE_SWITCH, Cluster, FabricTier, Host, NodeGroup, NodeKind, NodeTier, by_zone
+from shardwright.hardware.cluster import ONE_SWITCH, Cluster, FabricTier, Host, NodeGroup, NodeKind, NodeTier, Reliability, by_zone
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 from shardwright.hardware.expression import MAX_DEVICES, parse_cluster
 from shardwright.hardware.files.record_errors import Place, first_error
@@ -53,6 +53,7 @@ from shardwright.hardware.files.yaml_schema import (
     NodeTierRecord,
     OriginRecord,
     Record,
+    ReliabilityRecord,
     TierRecord,
     ZoneLinkRecord,
 )
@@ -62,7 +63,7 @@ from shardwright.hardware.zones import ZoneLink, checked_links, checked_price
 from shardwright.units import BITS_PER_BYTE, GIB, scale_decimal
 
 _SUFFIXES = (".yaml", ".yml", ".json")
-_YAML_START = re.compile(r"\{|(name|nodes|accelerators|fabric|links)\s*:")
+_YAML_START = re.compile(r"\{|(name|nodes|accelerators|fabric|links|reliability)\s*:")
 _FILE = Origin(evidence=Evidence.ASSUMED, reference="given in the cluster file")
 _UNITS: Mapping[str, tuple[str, Callable[[float], float]]] = {
     "_gib": ("_bytes", lambda value: round(value * GIB)),
@@ -107,7 +108,8 @@ def cluster_from_yaml(text: str) -> Cluster:
     links = checked_links((g.zone for g in groups), (link for i, r in enumerate(record.links) for link in _zone_links(r, index=i)))
     fabric = _fabric(record.fabric, groups)
     origin = _origin(record.fabric_origin, otherwise=_FILE if fabric else ONE_SWITCH)
-    cluster = Cluster(expression=record.name, groups=groups, fabric=fabric, fabric_origin=origin, links=links)
+    reliability = _reliability(record.reliability)
+    cluster = Cluster(expression=record.name, groups=groups, fabric=fabric, fabric_origin=origin, links=links, reliability=reliability)
     if cluster.num_devices > MAX_DEVICES:
         raise ClusterError(f"{cluster.num_devices} devices in the cluster file", hint=f"at most {MAX_DEVICES}")
     return cluster
@@ -153,6 +155,7 @@ _PARTS: Mapping[str, type[Record]] = {
     "failures_origin": OriginRecord,
     "fabric_origin": OriginRecord,
     "links": ZoneLinkRecord,
+    "reliability": ReliabilityRecord,
 }
 
 
@@ -344,6 +347,12 @@ def _zone_links(record: ZoneLinkRecord, *, index: int) -> tuple[ZoneLink, ...]:
     )
     ways = ((one, other), (other, one)) if record.between else ((one, other),)
     return tuple(ZoneLink(source=a, target=b, link=link, egress=record.egress_dollars_per_gigabyte) for a, b in ways)
+
+
+def _reliability(record: ReliabilityRecord | None) -> Reliability:
+    if record is None:
+        return Reliability()
+    return replace(Reliability(), **_fields(record, Reliability), origin=_origin(record.origin, otherwise=_FILE))
 
 
 def _fabric(records: list[TierRecord], groups: tuple[NodeGroup, ...]) -> tuple[FabricTier, ...]:

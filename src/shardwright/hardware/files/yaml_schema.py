@@ -146,6 +146,15 @@ class TierRecord(Record):
     rails: bool = False
 
 
+class ReliabilityRecord(Record):
+    """Failures, storage and restarts, for goodput; what is left out is assumed. The storage rate is the whole cluster's."""
+
+    failures_per_device_hour: Annotated[float, Field(ge=0, le=1)] | None = None
+    storage_gigabytes_per_s: Positive | None = None
+    restart_s: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    origin: OriginRecord | None = None
+
+
 class ClusterRecord(Record):
     """A cluster file."""
 
@@ -155,3 +164,4 @@ class ClusterRecord(Record):
     fabric: Annotated[list[TierRecord], Field(max_length=16)] = []
     fabric_origin: OriginRecord | None = None
     links: Annotated[list[ZoneLinkRecord], Field(max_length=4096)] = []
+    reliability: ReliabilityRecord | None = None
