@@ -21,7 +21,9 @@ from shardwright.model.asked import asked_model
 from shardwright.program.legal import facts_of as facts_of
 from shardwright.program.problem import Problem
 from shardwright.program.same import one_of_equals
+from shardwright.runtime.options import on_devices
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
+from shardwright.runtime.runtime import Runtime
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space, with_options
 from shardwright.search.request import OBJECTIVES, TOP, Request
@@ -88,11 +90,20 @@ def problem_of(request: Request) -> Problem:
     )
     if job.expert_imbalance > 1.0 and not any(o.experts for b in model.blocks for o in b.operators):
         raise UsageError(f"--expert-imbalance {job.expert_imbalance:g} for a model without experts", hint="drop the flag")
-    problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=load_runtime(request.runtime))
+    cluster = _cluster(request)
+    problem = Problem(model=model, cluster=cluster, job=job, runtime=_runtime_on(cluster, request.runtime))
     for group in problem.cluster.groups:
         _require_units(group.kind.accelerator, problem)
     _require_countable(problem)
     return one_of_equals(problem)
+
+
+def _runtime_on(cluster: Cluster, text: str) -> Runtime:
+    """The runtime with the options that all devices of the cluster have kernels for."""
+    devices = [group.kind.accelerator for group in cluster.groups]
+    have = [frozenset(rates.generation for rates in device.attention) for device in devices]
+    fewest = min(zip(have, devices, strict=True), key=lambda pair: len(pair[0]))[1]
+    return on_devices(load_runtime(text), kernels=frozenset.intersection(*have), called=fewest.name)
 
 
 def _require_units(device: Accelerator, problem: Problem) -> None:
