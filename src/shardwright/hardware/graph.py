@@ -203,11 +203,6 @@ def repeats_after(units: tuple[Units, ...]) -> int:
     return units[-2].size[0] if len(units) > 1 else 1
 
 
-def _depth(cluster: Cluster) -> int:
-    """Levels inside nodes: those of the kind that has most."""
-    return 1 + max(len(group.kind.node_tiers) for group in cluster.groups)
-
-
 def _inner(kind: NodeKind, level: int) -> Tier:
     """A level inside nodes of a kind; of a kind that has fewer the last, as nothing lies between its units and the network."""
     levels = kind.inner_levels

@@ -41,7 +41,7 @@ FORMATS: Final = (
     Format("Kubernetes nodes", is_kubernetes, read_kubernetes_nodes),
     Format("nvidia-smi topo -m", is_topo_matrix, read_topo_matrix),
     Format("nvidia-smi -L", is_gpu_list, read_gpu_list),
-    Format("rocm-smi --showtopo", is_rocm_topology, read_rocm_topology),
+    Format("rocm-smi topology", is_rocm_topology, read_rocm_topology),
     Format("Slurm nodes", is_slurm_nodes, read_slurm_nodes),
     Format("Slurm topology", is_slurm_topology, read_slurm_topology),
     Format("sinfo", is_sinfo, read_sinfo),
