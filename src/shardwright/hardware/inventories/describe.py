@@ -11,7 +11,7 @@ from shardwright.hardware.catalog.nodes import is_beside_host, is_over_pcie, nvl
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Origin
 from shardwright.hardware.inventories.choose import choose, links_of
-from shardwright.hardware.inventories.inventory import Assumed, Found, Links, What, in_words
+from shardwright.hardware.inventories.inventory import Assumed, Found, Links, Paths, What, in_words
 from shardwright.hardware.inventories.merge import NodeSet
 from shardwright.hardware.inventories.node_paths import path_record
 from shardwright.hardware.inventories.products import links_found, nvlink_of
@@ -113,7 +113,7 @@ def _scale_up(facts: Mapping[What, Found], base: NodeKind, devices: int) -> Part
 
 def _island(sizes: Found | None, devices: int) -> int:
     """Devices of each island of a node; 0 = not found."""
-    if sizes is None or not isinstance(sizes.value, tuple):
+    if sizes is None or not isinstance(sizes.value, tuple) or isinstance(sizes.value, Paths):
         return 0
     found = tuple(int(size) for size in sizes.value)
     if len(set(found)) > 1:

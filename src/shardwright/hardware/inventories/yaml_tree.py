@@ -53,9 +53,10 @@ def _value(text: str, *, name: str, hint: str) -> Any:
         if count > MAX_EVENTS or len(opened) > MAX_DEPTH or len(root) > 1:
             raise ClusterError(f"{name} has too many values", hint=f"at most {MAX_EVENTS:,}, {MAX_DEPTH} levels deep, in one document")
         if isinstance(event, yaml.AliasEvent):
-            raise ClusterError(f"{name}:{event.start_mark.line + 1}: a YAML alias", hint=hint)
+            where = f":{event.start_mark.line + 1}" if event.start_mark else ""
+            raise ClusterError(f"{name}{where}: a YAML alias", hint=hint)
         if isinstance(event, yaml.ScalarEvent):
-            plain = event.style in (None, "") and bool(event.implicit and event.implicit[0])
+            plain = event.style in (None, "") and event.implicit[0]
             is_key = bool(opened) and isinstance(opened[-1], dict) and keys[-1] is None
             put({"true": True, "false": False}.get(event.value, event.value) if plain and not is_key else event.value)
         elif isinstance(event, yaml.CollectionStartEvent):
