@@ -18,6 +18,7 @@ from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, InfeasibleError, RuntimeModelError, UsageError
 from shardwright.hardware.catalog.catalog import accelerator, accelerator_names
 from shardwright.hardware.overrides import scale_network
+from shardwright.runtime.options import offered_values
 from shardwright.runtime.registry import default_runtime, load_runtime, runtime_names
 from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_grid
@@ -101,3 +102,18 @@ def test_a_request_says_dropout_and_the_wire() -> None:
 def test_runners_up_of_searches_that_rank_none_are_refused(ask: Callable[[Request], object], changed: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="ranks no next best plans, so --top 5 says nothing"):
         ask(replace(ASKED, top=5, **changed))
+
+
+def test_a_kernel_that_the_devices_do_not_have_is_not_offered() -> None:
+    """cuDNN's fused attention and FlashAttention-2 need compute capability 8.0; the plan is priced with the device's own kernel."""
+    base = Request(model="llama-3.2-1b", cluster="v100-sxm-16gb:8", seq_len=1024, global_batch=64, runtime="megatron-core")
+    offered = offered_values(problem_of(base).runtime)["attention"]
+    assert offered == ("unfused",)
+    assert offered_values(problem_of(replace(base, cluster="mi300x:8")).runtime)["attention"] == ("flash-2", "unfused")
+    assert offered_values(problem_of(replace(base, cluster="h100-sxm:8")).runtime)["attention"] == ("cudnn", "flash-2", "unfused")
+    with pytest.raises(RuntimeModelError, match="v100-sxm-16gb has no kernel for attention=flash-2") as caught:
+        problem_of(replace(base, cluster="v100-sxm-16gb:8+a100-sxm-80gb:8", runtime="megatron-core attention=flash-2"))
+    assert caught.value.hint == "attention=unfused"
+    for cluster in ("v100-sxm-16gb:8", "mi300x:8", "t4:8"):
+        found = simulate(replace(base, cluster=cluster), strategy="dp8 mbs1")
+        assert not any("cudnn" in source.quantity for source in found.sources)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cli.counts import read_batch, read_count
-from shardwright.cli.flags import read_request
+from shardwright.cli.flags import read_choices, read_request
 from shardwright.errors import ClusterError, UsageError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.model.catalog.catalog import load_model
@@ -96,3 +96,8 @@ def test_names_of_slices_that_are_not_known_are_not_guessed(text: str) -> None:
 
 def test_maverick_is_the_language_model_and_says_so() -> None:
     assert load_model("llama-4-maverick").name == load_model("meta-llama/Llama-4-Maverick-17B-128E").name == "llama-4-maverick-text"
+
+
+def test_case_does_not_count_in_pins() -> None:
+    pins = read_choices(["TP=4,8", "ZeRO1", "Recompute=Full"], flag="--pin")
+    assert pins == (("tp", ("4", "8")), ("zero", ("1",)), ("recompute", ("full",)))

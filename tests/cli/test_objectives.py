@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from shardwright.cli.main import run
+from shardwright.hardware.catalog.prices import list_price
+from shardwright.hardware.expression import parse_cluster
 from tests.tiers import in_both
 
 CLUSTER = "a100-sxm-40gb:2/2usd+v100-sxm-16gb:2/0.5usd"
@@ -75,8 +77,8 @@ def test_the_front_is_drawn_and_every_point_of_it_listed(capsys: pytest.CaptureF
         (CLUSTER, ["--budget", "0"], "--budget '0' is no number of dollars", 2),
         (CLUSTER, ["--budget", "0.5"], "no plan that fits rents for 0.5 dollars an hour", 6),
         (CLUSTER, ["--objective", "cost", "--use-all"], "--use-all", 2),
-        ("h100-sxm:8", ["--objective", "cost"], "the cluster states no price of h100-sxm", 2),
-        ("h100-sxm:8", ["--budget", "9"], "the cluster states no price of h100-sxm", 2),
+        ("h20:8", ["--objective", "cost"], "the cluster states no price of h20", 2),
+        ("h20:8", ["--budget", "9"], "the cluster states no price of h20", 2),
         ("mi300x:8", ["--objective", "energy"], "the power of mi300x is not known", 2),
         ("h100-sxm:8/2usd", ["--objective", "cost", "--space", "joint"], "the joint space is searched for time alone", 2),
     ],
@@ -89,3 +91,18 @@ def test_what_cannot_be_answered_is_said_in_a_line(
     *_, error, hint = capsys.readouterr().err.splitlines()
     assert words in error
     assert hint.startswith("hint: ")
+
+
+def test_list_prices_are_those_of_compare_and_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """MI300X states no price: cost is searched for at the price that `compare` shows."""
+    known = list_price(parse_cluster("mi300x:8").node)
+    assert known is not None
+    found = document_of(tmp_path / "listed.json", "--objective", "cost", cluster="mi300x:8")
+    given = document_of(tmp_path / "given.json", "--objective", "cost", cluster=f"mi300x:8/{known.usd_per_hour}usd")
+    assert found["certificate"]["mixed"]["valued"]["value"] == given["certificate"]["mixed"]["valued"]["value"]
+    capsys.readouterr()
+    assert run(["compare", "examples/tiny.json", "mi300x:8", "h100-sxm:8", *JOB, "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert f"{known.usd_per_hour}" in json.dumps(compared)
+    assert run([*MODEL, "mi300x:8", *JOB, "--objective", "cost"]) == 0
+    assert "price of mi300x" in " ".join(capsys.readouterr().out.split())

@@ -14,6 +14,8 @@ from shardwright.hardware.files.yaml_schema import (
     HostRecord,
     LinkRecord,
     NodesRecord,
+    NodeTierRecord,
+    ReliabilityRecord,
     TierRecord,
     ZoneLinkRecord,
 )
@@ -22,7 +24,7 @@ from tests.sources import SOURCE
 PAGE = (SOURCE.parent / "docs" / "clusters.md").read_text(encoding="utf-8")
 FILES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 EXPRESSIONS = re.findall(r"^\| `([^`]+)` \| .*$", PAGE.split("## Files")[0], re.MULTILINE)
-DEVICES = (128, 256, 160, 32, 96)
+DEVICES = (128, 256, 160, 32, 96, 16)
 
 
 @pytest.mark.parametrize(("text", "devices"), list(zip(FILES, DEVICES, strict=True)))
@@ -31,7 +33,7 @@ def test_files_load(text: str, devices: int) -> None:
 
 
 def test_expressions_are_read() -> None:
-    assert [parse_cluster(text).num_devices for text in EXPRESSIONS] == [64, 128, 16384, 1016, 128, 128]
+    assert [parse_cluster(text).num_devices for text in EXPRESSIONS] == [64, 128, 16384, 1016, 128, 8, 24, 128]
 
 
 def test_a_file_without_changes_is_the_expression() -> None:
@@ -40,5 +42,15 @@ def test_a_file_without_changes_is_the_expression() -> None:
 
 def test_keys_of_the_page_are_all_keys() -> None:
     explained = set(re.findall(r"`([a-z_]+)`", PAGE.split("## Keys")[1]))
-    records = (ClusterRecord, NodesRecord, TierRecord, ZoneLinkRecord, AcceleratorRecord, HostRecord, LinkRecord)
+    records = (
+        ClusterRecord,
+        NodesRecord,
+        TierRecord,
+        ZoneLinkRecord,
+        AcceleratorRecord,
+        HostRecord,
+        LinkRecord,
+        NodeTierRecord,
+        ReliabilityRecord,
+    )
     assert {key for record in records for key in record.model_fields} <= explained

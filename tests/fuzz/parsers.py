@@ -162,6 +162,8 @@ CLUSTERS: Final = (
     "tpu-v5p-256",
     "aws-p5.48xlarge:4 + a100-sxm:16",
     "h800-sxm:2048",
+    "3x8xA100",
+    "8 x NVIDIA H100 80GB HBM3",
     "h100-sxm:8@east/2.5usd+a100-sxm-80gb:8@west/1.2usd,east~west=25gbps/60ms/0.02usd",
 )
 CONFIGURATIONS: Final = ROOT / "tests" / "model" / "configs"
@@ -183,6 +185,7 @@ fabric:
   - {name: spine, oversubscription: 2, latency_us: 1.5}
 """,
     "nodes: [{accelerator: h100-sxm, count: 8}]\nfabric: [{name: leaf, devices: 32}, {name: spine, oversubscription: 3}]\n",
+    "nodes: [{accelerator: l40s, count: 2, island_devices: 4, node_tiers: [{name: sockets, devices: 8, bandwidth_gbps: 80}]}]\n",
     """nodes:
   - {accelerator: h100-sxm, count: 2, zone: east, dollars_per_device_hour: 2.5}
   - {accelerator: a100-sxm-80gb, count: 1, zone: west}

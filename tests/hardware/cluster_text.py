@@ -33,6 +33,14 @@ def cluster_record(cluster: Cluster) -> dict[str, object]:
     record["nodes"] = [_nodes(group) for group in cluster.groups]
     if cluster.fabric:
         record |= {"fabric": [_tier(tier) for tier in cluster.fabric], "fabric_origin": _origin(cluster.fabric_origin)}
+    said = cluster.reliability
+    stated = {
+        "failures_per_device_hour": said.failures_per_device_hour,
+        "storage_gigabytes_per_s": _in_unit(said.storage_bandwidth, 9) if said.storage_bandwidth else None,
+        "restart_s": said.restart_s,
+    }
+    if any(value is not None for value in stated.values()):
+        record["reliability"] = {key: value for key, value in stated.items() if value is not None} | {"origin": _origin(said.origin)}
     return record
 
 
@@ -129,6 +137,7 @@ def _nodes(group: NodeGroup) -> dict[str, object]:
         "nic": _link(kind.nic),
         "host": _host(kind.host),
         "in_network_reduction": kind.in_network_reduction,
+        "node_tiers": [{"name": tier.name, "devices": tier.num_devices, **_link(tier.link)} for tier in kind.node_tiers],
     }
 
 

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import yaml
+
 BESIDE, FAR = "PIX", "SYS"
 
 
@@ -89,6 +91,52 @@ def gfd(product: str, *, memory: int = 0, **more: str) -> dict[str, str]:
     }
 
 
+def xgmi_gpu(number: int, *, peers: Sequence[int], device: str = "0x74a1", more: str = "") -> str:
+    """A device of a dump of RCCL."""
+    links = "".join(f'<xgmi target="0000:{16 + peer:02x}:00.0" count="1" tclass="0x120000"/>' for peer in peers)
+    return (
+        f'<pci busid="0000:{16 + number:02x}:00.0" class="0x120000" vendor="0x1002" device="{device}" link_speed="32.0 GT/s PCIe" '
+        f'link_width="16"><gpu dev="{number}" sm="94" gcn="942" arch="37888" rank="{number}" gdr="1">{links}{more}</gpu></pci>'
+    )
+
+
+def rocm_topology(devices: int, link: Callable[[int, int], str], *, numa: Callable[[int], int] = lambda n: n // 4, series: str = "") -> str:
+    """What rocm-smi --showtopo prints; with `series` --showproductname too."""
+    names = [f"GPU{n}" for n in range(devices)]
+
+    def matrix(title: str, cell: Callable[[int, int], str]) -> str:
+        rows = [f"{name}   " + "".join(f"{'0' if n == m else cell(n, m):<13}" for m in range(devices)) for n, name in enumerate(names)]
+        return "\n".join([f"{f' {title} ':=^90}", "       " + "".join(f"{name:<13}" for name in names), *rows, ""])
+
+    tables = [
+        matrix("Weight between two GPUs", lambda n, m: "15"),
+        matrix("Hops between two GPUs", lambda n, m: "1"),
+        matrix("Link Type between two GPUs", link),
+        "\n".join([f"{' Numa Nodes ':=^90}", *(f"GPU[{n}]\t\t: (Topology) Numa Node: {numa(n)}" for n in range(devices))]),
+    ]
+    if series:
+        tables.append("\n".join([f"{' Product Info ':=^90}", *(f"GPU[{n}]\t\t: Card Series: \t\t{series}" for n in range(devices))]))
+    return "\n\n".join([f"{' ROCm System Management Interface ':=^90}", *tables, f"{' End of ROCm SMI Log ':=^90}\n"])
+
+
+def gpu_list(devices: int, product: str) -> str:
+    """What nvidia-smi -L prints."""
+    return "".join(f"GPU {n}: {product} (UUID: GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1{n:02x})\n" for n in range(devices))
+
+
+SINFO = """\
+NODELIST GRES MEMORY STATE
+gpu01 gpu:h100:8(S:0-1) 2063937 idle
+gpu02 gpu:h100:8(S:0-1) 2063937 drain*
+cpu01 (null) 256000 idle
+"""
+
+
+def as_yaml(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """What kubectl get nodes -o yaml prints."""
+    return yaml.safe_dump(json.loads(kubernetes_list(nodes)))
+
+
 SAMPLES = (
     HGX_H100,
     nccl_xml(
@@ -107,5 +155,11 @@ SAMPLES = (
             for n, (product, memory) in enumerate((("NVIDIA-GB200", 189471), ("NVIDIA-GB200", 189471), ("NVIDIA-L40S", 46068)))
         ]
     ),
+    nccl_xml([xgmi_gpu(n, peers=[m for m in range(4) if m != n]) for n in range(4)]),
+    topo_matrix(4, lambda a, b: "PIX" if a // 2 == b // 2 else "SYS", cards=[[0, 1], []]),
+    rocm_topology(2, lambda a, b: "XGMI", series="AMD Instinct MI300X"),
+    gpu_list(2, "NVIDIA H100 80GB HBM3"),
+    SINFO,
+    as_yaml([kubernetes_node("n", labels=gfd("NVIDIA-L40S"))]),
 )
 """One of every form, short."""

@@ -10,8 +10,10 @@ from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError
 from shardwright.hardware.catalog.catalog import ACCELERATORS, accelerator, accelerator_names, name_key
 from shardwright.hardware.catalog.constants import SHIPPED
+from shardwright.hardware.catalog.generation import generation_of
 from shardwright.hardware.catalog.nodes import ROWS, node_of
 from shardwright.hardware.device import Accelerator, Evidence, GemmRates
+from shardwright.hardware.files.yaml_cluster import load_cluster
 from shardwright.runtime.runtime import AttentionKernel
 from shardwright.units import GIB
 from tests.hardware.assumed import assumptions
@@ -55,9 +57,12 @@ def test_rates_lie_below_their_peaks(device: Accelerator) -> None:
 
 
 @EVERY
-def test_every_dtype_and_every_attention_kernel_has_a_rate(device: Accelerator) -> None:
+def test_every_dtype_and_every_attention_kernel_of_a_device_has_a_rate(device: Accelerator) -> None:
     assert {g.dtype for g in device.gemm} == {dtype for dtype, _ in device.peak_flops}
-    assert {a.generation for a in device.attention} == {kernel.value for kernel in AttentionKernel}
+    names = {a.generation for a in device.attention}
+    if device.vendor == "NVIDIA" and generation_of(device) >= 8:
+        assert names == {kernel.value for kernel in AttentionKernel}
+    assert len(names) == len(device.attention) >= 2
     peaks = dict(device.peak_flops)
     order = [peaks[d] for d in (Dtype.FP32, Dtype.BF16, Dtype.FP8, Dtype.FP4) if d in peaks]
     assert order == sorted(order)
@@ -136,3 +141,19 @@ def test_a_lower_power_limit_lowers_the_clock_by_the_cube_root_of_what_is_left_f
     full = gemm_rates(accelerator("h100-sxm"), dtype=Dtype.BF16).sustained
     capped = gemm_rates(accelerator("h100-sxm-96gb-500w"), dtype=Dtype.BF16).sustained
     assert capped == pytest.approx(full * ((700 - 119) / (500 - 119)) ** (1 / 3))
+
+
+def test_attention_kernels_are_those_that_exist_on_a_device() -> None:
+    """cuDNN is NVIDIA's, from compute capability 8.0 on; FlashAttention-2 is there too and on AMD."""
+    for device in ACCELERATORS:
+        names = {rates.generation for rates in device.attention}
+        ampere = device.vendor == "NVIDIA" and generation_of(device) >= 8
+        assert ("cudnn" in names) == ampere, device.name
+        assert ("flash-2" in names) == (ampere or device.vendor == "AMD"), device.name
+        assert "unfused" in names
+        assert len(names) >= 2
+    own = load_cluster(
+        "accelerators: {chip: {memory_gib: 96, memory_bandwidth_gigabytes_per_s: 4000, peak_tflops: {bf16: 800}}}\n"
+        "nodes: [{accelerator: chip, count: 1}]"
+    )
+    assert {rates.generation for rates in own.node.accelerator.attention} == {"fused", "unfused"}

@@ -36,6 +36,57 @@ def test_mixed_groups_keep_their_order() -> None:
     assert parse_cluster("h100:8 + H100_SXM:16").groups == parse_cluster("h100:24").groups
 
 
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("8xH100", "h100-sxm:8"),
+        ("8xh100-sxm", "h100-sxm:8"),
+        ("3x8xA100", "a100-sxm-80gb:24"),
+        ("2 X 8 x MI300X", "mi300x:16"),
+        ("2x8xNVIDIA H100 80GB HBM3", "h100-sxm:16"),
+        ("4xaws-p5.48xlarge", "aws-p5.48xlarge:4"),
+        ("4x8xaws-p5.48xlarge", "aws-p5.48xlarge:4"),
+        ("18x4xgb200-nvl72", "gb200-nvl72:72"),
+        ("2xv5p-256", "v5p-256:2"),
+        ("1024xmeta-24k-roce", "meta-24k-roce:1024"),
+        ("A100-SXM4-80GB:8", "a100-sxm-80gb:8"),
+        ("nvidia-h100-mega-80gb:8", "h100-sxm:8"),
+        ("2x8xH100@east/2usd+8xL40S@west,east~west=10gbps/1ms", "h100-sxm:16@east/2usd+l40s:8@west,east~west=10gbps/1ms"),
+    ],
+)
+def test_counts_before_the_name(text: str, plain: str) -> None:
+    one, other = parse_cluster(text), parse_cluster(plain)
+    assert (one.groups, one.fabric, one.links) == (other.groups, other.fabric, other.links)
+
+
+def test_nodes_of_fewer_devices() -> None:
+    (group,) = parse_cluster("2x4xA100").groups
+    assert (group.count, group.kind.num_devices, group.kind.island, group.kind.nics) == (2, 4, 4, 4)
+
+
+def test_a_word_of_several_accelerators_says_which_it_is_read_as() -> None:
+    note = parse_cluster("8xA100").described()
+    assert note.endswith("(A100 is read as a100-sxm-80gb; others: a100-pcie-40gb, a100-pcie-80gb, a100-sxm-40gb)")
+    assert parse_cluster("8xMI300X").described() == "8 x mi300x, a node of 8"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("8xH100:8", "has its count twice", "8xh100-sxm"),
+        ("0x8xA100", "count '0'", "NAME:COUNT"),
+        ("2x16xA100", "the usual node of a100-sxm-80gb has 8 devices", "devices_per_node: 16"),
+        ("4x4xaws-p5.48xlarge", "have their own number of devices", "aws-p5.48xlarge:4"),
+        ("8xRTX", "unknown accelerator, instance or cluster 'RTX'", "say which: rtx-3090 or rtx-4090 or rtx-5090 or rtx-pro-6000"),
+        ("8x8x8xA100", "unknown accelerator, instance or cluster '8xA100'", ""),
+    ],
+)
+def test_counts_that_are_none_are_refused(text: str, message: str, hint: str) -> None:
+    with pytest.raises(ClusterError, match=message) as caught:
+        parse_cluster(text)
+    assert hint in caught.value.hint
+
+
 def test_fewer_than_a_node_is_a_smaller_node() -> None:
     cluster = parse_cluster("h100:3")
     assert (cluster.node.num_devices, cluster.node.island, cluster.node.nics) == (3, 3, 3)

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from shardwright.hardware.cluster import Cluster, FabricTier
+from shardwright.hardware.catalog.nodes import smaller_node
+from shardwright.hardware.cluster import Cluster, FabricTier, NodeKind, NodeTier
 from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.graph import groups_of, level_between, levels_of, units_of
+from shardwright.hardware.graph import at_work, groups_of, level_between, levels_of, units_of
 from tests.tiers import examples
 
 KINDS = ("h100-sxm:8", "h100-sxm:24", "a100-sxm-80gb:4", "t4:12", "gb200-nvl72:72", "gb200-nvl72:36", "v100-sxm-32gb:16")
@@ -27,7 +28,22 @@ def clusters(draw: st.DrawFn) -> Cluster:
     size = draw(st.sampled_from((0, 4, 16, 64)))
     leaf = FabricTier(name="leaf", num_devices=size, oversubscription=3.0, latency_s=1e-6)
     fabric = (leaf, FabricTier(name="spine", num_devices=0, oversubscription=2.0)) if size else ()
+    if draw(st.booleans()):
+        cluster = with_divided_nodes(cluster)
     return replace(cluster, fabric=fabric)
+
+
+def with_divided_nodes(cluster: Cluster) -> Cluster:
+    return replace(cluster, groups=tuple(replace(group, kind=divided(group.kind)) for group in cluster.groups))
+
+
+def divided(kind: NodeKind) -> NodeKind:
+    """Nodes of 8 as two processors of two pairs each, others as they are."""
+    if (kind.num_devices, kind.island) != (8, 8):
+        return kind
+    link = replace(kind.scale_up, bandwidth=2e10, efficiency=0.5)
+    tiers = (NodeTier(name="processor", num_devices=4, link=link), NodeTier(name="sockets", num_devices=8, link=link))
+    return replace(kind, island=2, node_tiers=tiers)
 
 
 @examples(30, 2000)
@@ -58,6 +74,7 @@ def test_more_devices_behind_move_nobody(cluster: Cluster, more: str) -> None:
     if cluster.zones != ("",):
         more, links = f"{more}@c", [*links, *(f"{zone}~c=5gbps/0ms" for zone in cluster.zones)]
     larger = replace(parse_cluster(",".join([f"{nodes}+{more}", *links])), fabric=cluster.fabric)
+    larger = with_divided_nodes(larger) if with_divided_nodes(cluster) == cluster else larger
     one, other = np.divmod(np.arange(min(cluster.num_devices, 24) ** 2), min(cluster.num_devices, 24))
     found = []
     for some in (cluster, larger):
@@ -133,3 +150,18 @@ def test_stages_in_whole_islands_are_seen_alike() -> None:
     assert islands.seen_from(12, [19])[1] == islands.seen_from(21, [27])[1]
     assert islands.seen_from(5, [7])[1] != islands.seen_from(12, [19])[1]
     assert islands.seen_from(9, [13])[1].of(np.array([0, 3, 4, 11])).tolist() == [0, 0, 1, 1]
+
+
+def test_a_device_has_an_equal_part_of_what_its_unit_sends_into_a_tier_of_the_node() -> None:
+    kind = divided(parse_cluster("h100-sxm:8").node)
+    island, processor, sockets = kind.inner_levels
+    assert (island.num_devices, processor.num_devices, sockets.num_devices) == (2, 4, 8)
+    assert (processor.bandwidth, sockets.bandwidth) == (1e10 / 2, 1e10 / 4)
+    cluster = replace(parse_cluster("h100-sxm:16"), groups=(replace(parse_cluster("h100-sxm:16").groups[0], kind=kind),))
+    assert [tier.name for tier in cluster.tiers()] == ["island", "processor", "sockets", "network"]
+    assert cluster.tiers()[-1].bandwidth == kind.network_per_device.achieved
+    # Three devices at work share the link of their processor by three.
+    alone = at_work(cluster, (0, 1, 2)).node.inner_levels
+    assert alone[-1].bandwidth == pytest.approx(1e10 / 3)
+    smaller = smaller_node(kind, num_devices=4)
+    assert [level.num_devices for level in smaller.inner_levels] == [2, 4]

@@ -77,6 +77,41 @@ def test_tiers_that_no_network_has_are_refused(fabric: str, message: str, hint: 
     assert hint in caught.value.hint
 
 
+PCIE = """nodes:
+  - accelerator: a100-pcie-80gb
+    count: 2
+    island_devices: 2
+    node_tiers:
+      - {name: processor, devices: 4, bandwidth_gigabytes_per_s: 32, efficiency: 0.3, latency_us: 2}
+      - {name: sockets, devices: 8, bandwidth_gbps: 80}
+"""
+
+
+def test_tiers_inside_a_node() -> None:
+    cluster = load_cluster(PCIE)
+    processor, sockets = cluster.node.node_tiers
+    assert (processor.link.achieved, processor.link.latency_s, sockets.link.achieved) == (9.6e9, 2e-6, 10e9)
+    assert sockets.link.latency_s == cluster.node.scale_up.latency_s
+    assert [tier.num_devices for tier in cluster.tiers()] == [2, 4, 8, 16]
+    assert load_cluster(dump_cluster(cluster)) == cluster
+
+
+@pytest.mark.parametrize(
+    ("tiers", "message"),
+    [
+        ("[{name: a, devices: 3, bandwidth_gbps: 8}]", "node_tiers.0: a tier of 3 devices in nodes of 8"),
+        ("[{name: a, devices: 8, bandwidth_gbps: 8}, {name: b, devices: 8, bandwidth_gbps: 8}]", "node_tiers.1: a tier of 8"),
+        ("[{name: a, devices: 16, bandwidth_gbps: 8}]", "a tier of 16 devices in nodes of 8"),
+        ("[{name: a, devices: 4, bandwidth_gbps: 8}]", "the last tier joins 4 of 8 devices"),
+        ("[{name: a, devices: 8}]", "node_tiers.0: no bandwidth"),
+        ("[{name: a, devices: 8, bandwith_gbps: 8}]", "bandwith_gbps"),
+    ],
+)
+def test_tiers_that_no_node_has_are_refused(tiers: str, message: str) -> None:
+    with pytest.raises(ClusterError, match=message):
+        load_cluster(f"nodes: [{{accelerator: a100-pcie-80gb, count: 1, island_devices: 2, node_tiers: {tiers}}}]")
+
+
 def test_devices_per_node_shrink_the_island_and_the_cards() -> None:
     kind = load_cluster("nodes: [{accelerator: h100-sxm, count: 3, devices_per_node: 4}]").node
     assert (kind.num_devices, kind.island, kind.nics) == (4, 4, 4)

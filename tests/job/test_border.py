@@ -23,6 +23,19 @@ def test_fp8_computes_in_fp8_over_bf16() -> None:
     assert job.optimizer.state_bytes == 12
 
 
+@pytest.mark.parametrize(("word", "plain"), [("nvfp4", "fp4"), ("NVFP4", "fp4"), ("bfloat16", "bf16"), ("float16", "fp16")])
+def test_other_names_of_a_recipe(word: str, plain: str) -> None:
+    one, other = (job_from_flags(seq_len=16, global_batch=1, precision=name) for name in (word, plain))
+    assert one == other
+
+
+@pytest.mark.parametrize(("word", "nearest"), [("mxfp4", "fp4, which is NVFP4"), ("MXFP8", "--pin fp8=mx"), ("int8", "fp8")])
+def test_a_format_that_nobody_trains_in_names_the_nearest_recipe(word: str, nearest: str) -> None:
+    with pytest.raises(UsageError, match=f"no training recipe computes in {word.lower()}") as caught:
+        job_from_flags(seq_len=16, global_batch=1, precision=word)
+    assert nearest in caught.value.hint
+
+
 def test_fp32_has_no_master_copy() -> None:
     job = job_from_flags(seq_len=16, global_batch=1, precision="fp32")
     assert job.optimizer.master is None

@@ -98,6 +98,13 @@ def test_a_degree_is_written_one_way_or_the_other(grid: Grid) -> None:
     assert parse_grid(" ".join(word.replace("=", "") if re.fullmatch("[a-z]+=[0-9]+", word) else word for word in words)) == grid
 
 
+@examples(40, 500)
+@given(grid=grids())
+def test_case_does_not_count(grid: Grid) -> None:
+    text = print_grid(grid)
+    assert parse_grid(text.upper()) == parse_grid(text.title()) == grid
+
+
 def test_dp_is_what_the_other_degrees_leave_over() -> None:
     assert print_grid(parse_grid("tp8 pp4", devices=64)).startswith("tp8 pp4 dp2 mbs1")
     assert parse_grid("tp8 pp4", devices=32).dp == 1

@@ -22,13 +22,21 @@ LARGE_BYTES: Final = 64 * MIB
 """Messages from which on a collective is as fast as its links."""
 
 
-def read_cluster(files: Sequence[Path], *, accelerators: Sequence[str] = (), nodes: int = 0, links: Sequence[str] = ()) -> ClusterRead:
+def read_cluster(
+    files: Sequence[Path],
+    *,
+    accelerators: Sequence[str] = (),
+    nodes: int = 0,
+    links: Sequence[str] = (),
+    all_nodes: bool = False,
+) -> ClusterRead:
     """The cluster that some files describe together, as a cluster file, with what was found and what was assumed.
 
     Args:
         files: each in one of `ALL_FORMATS`, which is found by what stands in it.
         accelerators: what nodes have whose files do not say: ``h100-sxm``, or an instance; ``WORD=h100-sxm`` where a file calls them WORD.
         nodes: how many, where no file lists them; 0 = one, or as many as a dump has. links: of zones, ``east~west=25gbps/60ms``.
+        all_nodes: count nodes too on which no job can be placed: down, drained, cordoned or not ready.
 
     Raises:
         ClusterError: a file has no form that is read, files contradict each other, or do not say enough.
@@ -43,7 +51,7 @@ def read_cluster(files: Sequence[Path], *, accelerators: Sequence[str] = (), nod
             raise UsageError(f"--accelerator {text[:60]!r} says it again, or nothing", hint="--accelerator h100-sxm, or WORD=h100-sxm")
         given[word] = name
     inventories = [read_inventory_file(path, formats=ALL_FORMATS) for path in files]
-    return read_from(inventories, given=given, count=nodes, links=tuple(parse_links(links)))
+    return read_from(inventories, given=given, count=nodes, links=tuple(parse_links(links)), all_nodes=all_nodes)
 
 
 def show_cluster(text: str) -> ClusterPicture:

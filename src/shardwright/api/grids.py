@@ -11,6 +11,7 @@ from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of
 from shardwright.files.leaves import require_same
 from shardwright.files.stored import StoredPlan, document_of, stored_answer
 from shardwright.hardware.overrides import scale_network
+from shardwright.hardware.reliability import reliability_of
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer, Goodput, Nearby, Sensitivity
 from shardwright.search.grid.by_mesh import Searched, search
@@ -24,16 +25,7 @@ from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.rules import GridFacts
-
-FAILURES_PER_DEVICE_HOUR = 419 / (16384 * 54 * 24)
-"""Unexpected interruptions of the Llama 3 405B run: 419 in 54 days on 16,384 devices (Llama Team 2024, section 3.3.4)."""
-
-
-CHECKPOINT_BYTES_PER_S = 1e9
-
-
-RESTART_S = 600.0
-
+from shardwright.units import GIGA
 
 NOTABLE_DEVICES = 512
 
@@ -99,23 +91,30 @@ def _sensitivity(
     )
 
 
-def _goodput(problem: Problem, answer: Answer) -> Goodput:
-    """Young 1974, equation 1: the interval sqrt(2 c M) loses least to checkpoints of c seconds and failures every M seconds."""
+def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
+    """Young 1974, equation 1: the interval sqrt(2 c M) loses least to checkpoints of c seconds and failures every M seconds.
+
+    A checkpoint is written at the storage rate of the whole cluster, and nothing of it is hidden behind training.
+    """
     devices = answer.prediction.devices
-    rate = problem.cluster.node.accelerator.failures_per_device_hour or FAILURES_PER_DEVICE_HOUR
-    between = 3600.0 / (rate * devices)
+    job = reliability_of(problem.cluster, devices=devices)
+    rate = job.failures_per_hour.value
+    if not rate:
+        return None
+    between = 3600.0 / rate
     state = problem.model.num_trainable_parameters * (problem.optimizer.state_bytes + problem.job.parameter.bits // 8)
-    cost = max(state / (CHECKPOINT_BYTES_PER_S * devices), 1.0)
+    cost = max(state / job.storage.value, 1.0)
     interval = sqrt(2 * cost * between)
-    lost = cost / interval + (interval / 2 + RESTART_S) / between
+    lost = cost / interval + (interval / 2 + job.restart_s.value) / between
     return Goodput(
         failures_per_day=86400.0 / between,
         checkpoint_interval_s=interval,
         goodput=max(1.0 - lost, 0.0),
         assumptions=(
-            f"{rate:.3g} failures a device-hour (Llama 3 405B: 419 in 54 days on 16,384 devices)",
-            f"a checkpoint takes {cost:.3g} s: {state / 1e12:.3g} TB at {CHECKPOINT_BYTES_PER_S / 1e9:g} GB/s a device, nothing hidden",
-            f"a restart takes {RESTART_S:g} s",
+            f"{rate / devices:.3g} failures a device-hour ({job.failures_per_hour.origin.reference})",
+            f"a checkpoint takes {cost:.3g} s: {state / 1e12:.3g} TB at {job.storage.value / GIGA:.4g} GB/s in all, nothing hidden "
+            f"({job.storage.origin.reference})",
+            f"a restart takes {job.restart_s.value:g} s ({job.restart_s.origin.reference})",
         ),
     )
 

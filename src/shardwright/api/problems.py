@@ -10,6 +10,7 @@ from pathlib import Path
 from shardwright.cost.model_flops import LONGEST_STEP_S, seconds_at_peak
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, RuntimeModelError, UsageError, nearest
+from shardwright.hardware.catalog.prices import with_prices
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device import Accelerator
 from shardwright.hardware.expression import parse_cluster
@@ -20,7 +21,9 @@ from shardwright.model.asked import asked_model
 from shardwright.program.legal import facts_of as facts_of
 from shardwright.program.problem import Problem
 from shardwright.program.same import one_of_equals
+from shardwright.runtime.options import on_devices
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
+from shardwright.runtime.runtime import Runtime
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space, with_options
 from shardwright.search.request import OBJECTIVES, TOP, Request
@@ -87,11 +90,20 @@ def problem_of(request: Request) -> Problem:
     )
     if job.expert_imbalance > 1.0 and not any(o.experts for b in model.blocks for o in b.operators):
         raise UsageError(f"--expert-imbalance {job.expert_imbalance:g} for a model without experts", hint="drop the flag")
-    problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=load_runtime(request.runtime))
+    cluster = _cluster(request)
+    problem = Problem(model=model, cluster=cluster, job=job, runtime=_runtime_on(cluster, request.runtime))
     for group in problem.cluster.groups:
         _require_units(group.kind.accelerator, problem)
     _require_countable(problem)
     return one_of_equals(problem)
+
+
+def _runtime_on(cluster: Cluster, text: str) -> Runtime:
+    """The runtime with the options that all devices of the cluster have kernels for."""
+    devices = [group.kind.accelerator for group in cluster.groups]
+    have = [frozenset(rates.generation for rates in device.attention) for device in devices]
+    fewest = min(zip(have, devices, strict=True), key=lambda pair: len(pair[0]))[1]
+    return on_devices(load_runtime(text), kernels=frozenset.intersection(*have), called=fewest.name)
 
 
 def _require_units(device: Accelerator, problem: Problem) -> None:
@@ -120,6 +132,8 @@ def _require_countable(problem: Problem) -> None:
 
 def _cluster(request: Request) -> Cluster:
     cluster = _profiled(request.cluster, Path(request.profile)) if request.profile else load_cluster(request.cluster)
+    if is_valued(request):
+        cluster = with_prices(cluster)
     if request.max_devices:
         cluster = limit_devices(cluster, num_devices=request.max_devices)
     reserve = request.reserve_bytes + int(request.reserve_fraction * effective_memory(cluster))

@@ -38,6 +38,9 @@ def read(
         list[str] | None,
         typer.Option("--link", metavar="A~B=GBPS/MS", help="Link of two zones, e.g. east~west=25gbps/60ms. Repeatable."),
     ] = None,
+    all_nodes: Annotated[
+        bool, typer.Option("--all-nodes", help="Count nodes too that are down, drained, cordoned or not ready; they are left out else.")
+    ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Cluster file (YAML) to write.")] = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
@@ -48,7 +51,7 @@ def read(
     """
     screen.check_writable(output)
     with screen.progress(quiet=quiet or as_json, doing="read"):
-        found = read_cluster(files, accelerators=accelerator or (), nodes=nodes, links=link or ())
+        found = read_cluster(files, accelerators=accelerator or (), nodes=nodes, links=link or (), all_nodes=all_nodes)
     if output is not None:
         screen.save(output, found.text)
     if as_json:

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import IntArray, numbers_of
-from shardwright.collectives.span import Between, Span
+from shardwright.collectives.span import Between, Span, bandwidths
 from shardwright.hardware.cluster import Tier
 from shardwright.hardware.graph import Units
 
@@ -90,9 +90,10 @@ def _span(
     between: Between | None = None,
 ) -> Span:
     """One object for groups that lie alike."""
+    counts = tuple(np.array([count], dtype=np.int64) for count in below)
     return Span(
-        below=tuple(np.array([count], dtype=np.int64) for count in below),
-        bandwidth=tuple(np.array([tier.bandwidth]) for tier in tiers),
+        below=counts,
+        bandwidth=bandwidths(tiers, counts),
         latency_s=tuple(np.array([tier.latency_s]) for tier in tiers),
         in_network_reduction=reduces,
         units=inside,

@@ -128,10 +128,23 @@ def span_with(tiers: tuple[Tier, ...], below: tuple[IntArray, ...], *, in_networ
     """The span of groups of which units of each tier hold `below` at most, (n,) each; the last is their size."""
     return Span(
         below=below,
-        bandwidth=tuple([np.full(below[-1].shape, tier.bandwidth, dtype=np.float64) for tier in tiers]),
+        bandwidth=bandwidths(tiers, below),
         latency_s=tuple([np.full(below[-1].shape, tier.latency_s, dtype=np.float64) for tier in tiers]),
         in_network_reduction=in_network_reduction,
     )
+
+
+def bandwidths(tiers: tuple[Tier, ...], below: tuple[IntArray, ...]) -> tuple[FloatArray, ...]:
+    """Bytes/s of a member's share of each tier, (n,) each.
+
+    A group that has one member in every unit of a tier above the islands only passes it on the way to the next. Where that tier is one
+    inside a node and slower than the cards, the group's messages take the cards: the tier counts with the rate of the next.
+    """
+    found = [np.full(below[-1].shape, tier.bandwidth, dtype=np.float64) for tier in tiers]
+    for tier in range(len(tiers) - 2, 0, -1):
+        if tiers[tier].bandwidth < tiers[tier + 1].bandwidth:
+            found[tier] = np.where(below[tier] == below[tier - 1], np.maximum(found[tier], found[tier + 1]), found[tier])
+    return tuple(found)
 
 
 def lie_alike(tiers: tuple[Tier, ...], axes: tuple[tuple[IntArray, IntArray], ...]) -> BoolArray:

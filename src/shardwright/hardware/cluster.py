@@ -7,14 +7,24 @@ scale-out network from leaf to core. A tier's link is one device's share of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
 from shardwright.hardware.device import Accelerator, Evidence, Origin
 from shardwright.hardware.link import Link
 from shardwright.hardware.zones import ZoneLink
 
+IN_THE_FILE: Final = Origin(evidence=Evidence.ASSUMED, reference="given in the cluster file")
 ONE_SWITCH: Final = Origin(evidence=Evidence.ASSUMED, reference="no switch tiers are given; a cluster file can (docs/clusters.md)")
+
+
+def _printed(value: Any) -> str:
+    """A dataclass as its own ``repr``, without the fields of `_AT_DEFAULT` that have their default: digests are made of what is printed."""
+    shown = [one for one in fields(value) if one.repr and (one.name not in _AT_DEFAULT or getattr(value, one.name) != one.default)]
+    return f"{type(value).__qualname__}({', '.join(f'{one.name}={getattr(value, one.name)!r}' for one in shown)})"
+
+
+_AT_DEFAULT: Final = frozenset(["node_tiers", "reliability"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +43,37 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """What a device sees of one level of the hierarchy: `num_devices` below a unit, its own share of the bandwidth, latency."""
+
+    name: str
+    num_devices: int
+    bandwidth: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTier:
+    """A path inside a node that joins its scale-up islands: a processor's PCIe, or the link between two processors.
+
+    Args:
+        name: ``processor``, ``sockets``. num_devices: devices below one unit of it; the last tier joins the node.
+        link: what all devices of a unit of the level below send together into this tier, and seconds of a message over it.
+    """
+
+    name: str
+    num_devices: int
+    link: Link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeKind:
     """A kind of node.
 
     Args:
         num_devices: accelerators in it. island: devices of one scale-up domain (may exceed num_devices: NVL72).
         scale_up: one device's link inside the island. nics: network cards of the node; nic: the link of one card.
+        node_tiers: from the islands upward, what joins those of one node; empty = they reach each other over the cards.
         in_network_reduction: the scale-up switch can reduce (NVLink SHARP).
         at_work: devices of a node that share its cards; 0 = all of them. What a plan leaves idle sends nothing (`graph.at_work`).
     """
@@ -53,6 +88,10 @@ class NodeKind:
     host: Host
     in_network_reduction: bool = False
     at_work: int = 0
+    node_tiers: tuple[NodeTier, ...] = ()
+
+    def __repr__(self) -> str:
+        return _printed(self)
 
     @property
     def sharing(self) -> int:
@@ -69,6 +108,21 @@ class NodeKind:
         share = max(self.nics / self.num_devices, min(1.0, self.nics / self.sharing))
         return replace(self.nic, bandwidth=self.nic.bandwidth * share, reverse_bandwidth=self.nic.reverse_bandwidth * share)
 
+    @property
+    def inner_levels(self) -> tuple[Tier, ...]:
+        """Levels inside a node as a device sees them, innermost first: its scale-up island, then the tiers that join islands of the node.
+
+        A device has an equal part of what its unit of the level below sends into a tier, at most what it has on that level.
+        """
+        up = self.scale_up
+        levels = [Tier(name="island", num_devices=self.island, bandwidth=up.achieved, latency_s=up.latency_s)]
+        for tier in self.node_tiers:
+            below = levels[-1]
+            share = tier.link.achieved / min(below.num_devices, self.sharing)
+            bandwidth, latency_s = min(share, below.bandwidth), max(tier.link.latency_s, below.latency_s)
+            levels.append(Tier(name=tier.name, num_devices=tier.num_devices, bandwidth=bandwidth, latency_s=latency_s))
+        return tuple(levels)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
@@ -76,12 +130,14 @@ class NodeGroup:
 
     Args:
         zone: that they are in; empty where the cluster has one. price: dollars of a device in an hour; 0 = not said.
+        price_origin: where a price is from that the cluster does not say itself.
     """
 
     kind: NodeKind
     count: int
     zone: str = ""
     price: float = 0.0
+    price_origin: Origin | None = field(default=None, compare=False, repr=False)
 
 
 def by_zone(groups: Iterable[NodeGroup]) -> tuple[NodeGroup, ...]:
@@ -116,13 +172,18 @@ _ONE_TIER: Final = (FabricTier(name="network", num_devices=0),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
-    """What a device sees of one level of the hierarchy: `num_devices` below a unit, its own share of the bandwidth, latency."""
+class Reliability:
+    """What a cluster file says of failures and of storage, for goodput (`hardware.reliability`).
 
-    name: str
-    num_devices: int
-    bandwidth: float
-    latency_s: float
+    Args:
+        failures_per_device_hour: unexpected interruptions; None = as each accelerator has. storage_bandwidth: bytes/s that the whole
+            cluster writes to its shared storage; 0 = not said. restart_s: seconds from an interruption to training again; None = not said.
+    """
+
+    failures_per_device_hour: float | None = None
+    storage_bandwidth: float = 0.0
+    restart_s: float | None = None
+    origin: Origin = IN_THE_FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +194,7 @@ class Cluster:
         expression: what the user wrote, kept for plan files and messages.
         fabric: from the tier next to the nodes upward, in every zone; empty = one non-blocking switch. fabric_origin: where they come from.
         links: of each zone to each other, in the order of the zones; empty where there is one zone.
-        note: what its words count, where that is no count of devices.
+        reliability: of its devices and its storage. note: what its words count, where that is no count of devices.
     """
 
     expression: str
@@ -141,7 +202,11 @@ class Cluster:
     fabric: tuple[FabricTier, ...] = ()
     fabric_origin: Origin = ONE_SWITCH
     links: tuple[ZoneLink, ...] = ()
+    reliability: Reliability = Reliability()
     note: str = field(default="", compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return _printed(self)
 
     def __hash__(self) -> int:
         # Cheap and lawful: equal clusters have equal words and numbers of nodes, and their rates are many.
@@ -199,11 +264,14 @@ class Cluster:
         return " + ".join(parts) + (f" ({self.note})" if self.note else "")
 
     def tiers(self) -> tuple[Tier, ...]:
-        """Levels of a uniform cluster, innermost first: island, then the network tiers. Achieved bytes/s of one device's share."""
+        """Levels of a uniform cluster, innermost first: island, tiers inside a node, the network's.
+
+        Bytes/s are achieved ones, of one device's share.
+        """
         kind = self.node
         total = self.num_devices
-        below = min(kind.island, total)
-        levels = [Tier(name="island", num_devices=below, bandwidth=kind.scale_up.achieved, latency_s=kind.scale_up.latency_s)]
+        levels = [replace(level, num_devices=min(level.num_devices, total)) for level in kind.inner_levels]
+        below = levels[-1].num_devices
         share, latency_s = 0.0, 0.0
         for tier, share, latency_s in self.network_rates(kind):
             reach = min(tier.num_devices or total, total)

@@ -1,6 +1,7 @@
 """Cluster expressions: ``h100-sxm:16384``, ``a100-sxm-80gb:64+v100-sxm-32gb:32``, ``aws-p5.48xlarge:128``, ``meta-24k-roce:16384``.
 
-Grammar: term { "+" term } { "," link }, term = name [ ":" count ] [ "@" zone ] [ "/" dollars "usd" ],
+Grammar: term { "+" term } { "," link }, term = nodes [ "@" zone ] [ "/" dollars "usd" ], nodes = name [ ":" count ] or
+[ count "x" ] count "x" name (``8xH100`` are 8 devices, ``3x8xA100`` 3 nodes of 8),
 link = zone "~" zone "=" number "gbps" "/" number "ms" [ "/" dollars "usd" ]. The count is devices for an accelerator and for a
 published cluster (which may leave it out: its full size), **instances** for a cloud instance, as a cloud bill counts them, and slices for
 a TPU slice by Google's own name (``v5p-256``; one where it is left out). Names ignore case, ``_`` and ``-``.
@@ -18,7 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import ClusterError, nearest
-from shardwright.hardware.catalog.catalog import accelerator_names, find_accelerator
+from shardwright.hardware.catalog.catalog import accelerator_names, driver_words, find_accelerator
 from shardwright.hardware.catalog.instances import find_instance, instance_names
 from shardwright.hardware.catalog.nodes import node_of, smaller_node
 from shardwright.hardware.catalog.published import find_published, published_cluster, published_names
@@ -33,6 +34,7 @@ MAX_TEXT: Final = 4096
 MAX_TERMS: Final = 64
 MAX_DEVICES: Final = 4_194_304
 _ZONE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+_TIMES: Final = re.compile(r"([0-9_]{1,24}) *[xX*] *(?:([0-9_]{1,24}) *[xX*] *)?([^ :].*)", re.DOTALL)
 _NUMBER: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
@@ -186,8 +188,15 @@ def _link(text: str) -> ZoneLink:
 def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], Origin, str]:
     """Nodes, their switch tiers and where these come from, and what the term's words count where that is not devices."""
     name, colon, rest = term.partition(":")
-    name = name.strip()
-    count = _count(rest, term=term) if colon else None
+    name, nodes, count = name.strip(), None, _count(rest, term=term) if colon else None
+    times = _TIMES.fullmatch(name)
+    if times is not None:
+        if colon:
+            raise ClusterError(f"{_shown(term)} has its count twice", hint="write 8xh100-sxm, or h100-sxm:8")
+        name, inner = times[3], times[2] or times[1]
+        count, nodes = _count(inner, term=term), _count(times[1], term=term) if times[2] else None
+    if nodes is not None and count is not None:
+        return _nodes_of(name, nodes=nodes, devices=count, term=term), (), ONE_SWITCH, _meaning(name) if times else ""
     published = find_published(name)
     if published is not None:
         origin = Origin(evidence=Evidence.PUBLISHED, reference=published.source)
@@ -198,13 +207,48 @@ def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], Origin, str]:
     instance = find_instance(name)
     device = find_accelerator(name)
     if instance is None and device is None:
-        raise ClusterError(f"unknown accelerator, instance or cluster {_shown(name)}", hint=nearest(name[:60], cluster_names()))
+        raise _unknown(name)
     if count is None:
         raise ClusterError(f"{_shown(name)} needs a count", hint=f"write {name}:8")
     if instance is not None:
         return NodeGroup(kind=instance, count=count), (), ONE_SWITCH, f"{name} counts instances"
     assert device is not None
-    return fill_nodes(node_of(device), num_devices=count, name=device.name), (), ONE_SWITCH, ""
+    return fill_nodes(node_of(device), num_devices=count, name=device.name), (), ONE_SWITCH, _meaning(name) if times else ""
+
+
+def _unknown(name: str) -> ClusterError:
+    """The error of a name that is none; where it begins several names, with these."""
+    begin = "-".join(driver_words(name))
+    meant = [known for known in accelerator_names() if begin and known.startswith(f"{begin}-")]
+    hint = f"say which: {' or '.join(meant)}" if meant else nearest(name[:60], cluster_names())
+    return ClusterError(f"unknown accelerator, instance or cluster {_shown(name)}", hint=hint)
+
+
+def _meaning(name: str) -> str:
+    """What a word such as ``A100`` was taken for, where other accelerators have it too; empty where it has one meaning."""
+    device = find_accelerator(name)
+    begin = "-".join(driver_words(name))
+    others = [known for known in accelerator_names() if known.startswith(f"{begin}-") and device is not None and known != device.name]
+    if device is None or not others or not device.name.startswith(f"{begin}-"):
+        return ""
+    return f"{name[:60]} is read as {device.name}; others: {', '.join(others)}"
+
+
+def _nodes_of(name: str, *, nodes: int, devices: int, term: str) -> NodeGroup:
+    """`nodes` nodes of so many devices of an accelerator, at most as many as its usual node has; or instances, which have their own."""
+    instance, device = find_instance(name), find_accelerator(name)
+    if instance is not None and instance.num_devices == devices:
+        return NodeGroup(kind=instance, count=nodes)
+    if device is None and instance is None and find_published(name) is None and find_slice(name) is None:
+        raise _unknown(name)
+    if device is None:
+        raise ClusterError(f"{_shown(term)}: nodes of {name[:60]!r} have their own number of devices", hint=f"write {name[:60]}:{nodes}")
+    kind = node_of(device)
+    if devices > kind.num_devices:
+        hint = f"in a YAML file: nodes: [{{accelerator: {device.name}, count: {nodes}, devices_per_node: {devices}}}]"
+        raise ClusterError(f"{_shown(term)}: the usual node of {device.name} has {kind.num_devices} devices", hint=hint)
+    kind = kind if devices == kind.num_devices else smaller_node(kind, num_devices=devices)
+    return NodeGroup(kind=segmented(kind, count=nodes), count=nodes)
 
 
 def _slices(part: Slice, *, count: int) -> NodeGroup:

@@ -1,9 +1,9 @@
 """Where the devices of a cluster lie and what their links carry: one form for uniform and mixed clusters.
 
-A network has levels, innermost first: the scale-up islands, the switch tiers, zones where there are several, and the whole. On each level
-every device lies in one unit; units of a level need not be equal (islands of 8 beside islands of 72). Two devices exchange over the
-innermost level that has both in one unit, as fast as the slower of them sends there, and between zones at the rate of their zones' link.
-Neither depends on the devices that take no part.
+A network has levels, innermost first: the scale-up islands, the tiers that join islands of a node, the switch tiers, zones where there
+are several, and the whole. On each level every device lies in one unit; units of a level need not be equal (islands of 8 beside islands of
+72). Two devices exchange over the innermost level that has both in one unit, as fast as the slower of them sends there, and between zones
+at the rate of their zones' link. Neither depends on the devices that take no part.
 """
 
 from __future__ import annotations
@@ -76,13 +76,18 @@ def _between(units: Units, base: int, last: int) -> Units:
     )
 
 
+def levels_inside_nodes(cluster: Cluster) -> int:
+    """Levels inside nodes: those of the kind that has most."""
+    return 1 + max(len(group.kind.node_tiers) for group in cluster.groups)
+
+
 @lru_cache(maxsize=256)
 def units_of(cluster: Cluster) -> tuple[Units, ...]:
     """The units of every level, innermost first; those of a level are whole units of the one below."""
     if cluster.is_uniform:
         return regular(tuple(tier.num_devices for tier in cluster.tiers()))
     zones = _zones(cluster)
-    levels = [_islands(cluster)]
+    levels = [_inside_nodes(cluster, level) for level in range(levels_inside_nodes(cluster))]
     for index in _kept(cluster)[:-1]:
         levels.append(_filled(levels[-1], cluster.network[index].num_devices, cluster.num_devices, zones))
     if len(zones) > 1:
@@ -98,9 +103,9 @@ def levels_of(cluster: Cluster, group: int) -> tuple[Tier, ...]:
     if cluster.is_uniform:
         return cluster.tiers()
     kind, units = cluster.groups[group].kind, units_of(cluster)
-    found = [Tier(name="island", num_devices=kind.island, bandwidth=kind.scale_up.achieved, latency_s=kind.scale_up.latency_s)]
+    found = [_inner(kind, level) for level in range(levels_inside_nodes(cluster))]
     rates = cluster.network_rates(kind)
-    for level, index in enumerate(_kept(cluster), start=1):
+    for level, index in enumerate(_kept(cluster), start=len(found)):
         tier, bandwidth, latency_s = rates[index]
         joins = level < len(units) - 1 or (tier.num_devices or cluster.num_devices) >= cluster.num_devices
         found.append(
@@ -175,7 +180,7 @@ def at_work(cluster: Cluster, devices: Sequence[int]) -> Cluster:
 
 
 def _shares(cluster: Cluster, kind: NodeKind) -> bool:
-    return kind.num_devices > 1 and (kind.nics < kind.num_devices or len(cluster.zones) > 1)
+    return kind.num_devices > 1 and (kind.nics < kind.num_devices or len(cluster.zones) > 1 or bool(kind.node_tiers))
 
 
 @lru_cache(maxsize=1024)
@@ -198,15 +203,21 @@ def repeats_after(units: tuple[Units, ...]) -> int:
     return units[-2].size[0] if len(units) > 1 else 1
 
 
-def _islands(cluster: Cluster) -> Units:
-    """Groups of one kind and zone that are neighbours fill islands together."""
+def _inner(kind: NodeKind, level: int) -> Tier:
+    """A level inside nodes of a kind; of a kind that has fewer the last, as nothing lies between its units and the network."""
+    levels = kind.inner_levels
+    return levels[min(level, len(levels) - 1)]
+
+
+def _inside_nodes(cluster: Cluster, level: int) -> Units:
+    """Units of a level inside nodes. Groups of one kind and zone that are neighbours fill islands together."""
     first, size, number = list[int](), list[int](), list[int]()
     start = 0
     for (kind, _), groups in groupby(cluster.groups, key=lambda group: (group.kind, group.zone)):
         devices = sum(group.count for group in groups) * kind.num_devices
         number.append(number[-1] - (first[-1] - start) // size[-1] if first else 0)
         first.append(start)
-        size.append(min(kind.island, devices))
+        size.append(min(_inner(kind, level).num_devices, devices))
         start += devices
     return Units(first=tuple(first), size=tuple(size), number=tuple(number))
 
@@ -221,7 +232,7 @@ def _kept(cluster: Cluster) -> tuple[int, ...]:
     """Which tiers of a mixed cluster's network are levels: those that join some of its islands, then one that joins all (the last, if
     none reaches so far).
     """
-    smallest, total = min(group.kind.island for group in cluster.groups), cluster.num_devices
+    smallest, total = min(group.kind.inner_levels[-1].num_devices for group in cluster.groups), cluster.num_devices
     reaches = [tier.num_devices or total for tier in cluster.network]
     joins_all = next((index for index, reach in enumerate(reaches) if reach >= total), len(reaches) - 1)
     return (*(index for index, reach in enumerate(reaches) if smallest < reach < total), joins_all)

@@ -35,6 +35,15 @@ PRECISIONS: Final = {
     "fp32": PrecisionRecipe(compute=Dtype.FP32, parameter=Dtype.FP32, activation=Dtype.FP32, master=None),
     "tf32": PrecisionRecipe(compute=Dtype.TF32, parameter=Dtype.FP32, activation=Dtype.FP32, master=None),
 }
+_OTHER_NAMES: Final = {"nvfp4": "fp4", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float8": "fp8"}
+"""Other names of recipes. NVIDIA's FP4 with blocks of 16 elements (NVFP4) is the only recipe of four bits that frameworks train in."""
+_NEAREST_RECIPE: Final = {
+    "mxfp4": "fp4, which is NVFP4; MXFP4 is a format of weights that are served: serve-simulate --precision 'experts=mxfp4'",
+    "mxfp8": "fp8, with --pin fp8=mx for scales of blocks of 32",
+    "int8": "fp8; int8 is a format of weights that are served: serve-simulate --precision int8",
+    "int4": "fp4; int4 is a format of weights that are served: serve-simulate --precision int4/bf16",
+}
+"""What is close to a format that no recipe of training computes in."""
 _SEQUENCE_FLAGS: Final = {"text": "--seq-len", "encoder": "--encoder-len", "image": "--image-tokens"}
 
 
@@ -110,7 +119,10 @@ def _require(needed: Iterable[str], lengths: dict[str, int]) -> None:
 
 
 def _recipe(precision: str) -> PrecisionRecipe:
-    recipe = PRECISIONS.get(precision.strip().lower())
+    word = precision.strip().lower()
+    recipe = PRECISIONS.get(_OTHER_NAMES.get(word, word))
+    if word in _NEAREST_RECIPE:
+        raise UsageError(f"no training recipe computes in {word}", hint=f"--precision {_NEAREST_RECIPE[word]}")
     if recipe is None:
         raise UsageError(f"unknown precision {precision[:40]!r}", hint=nearest(precision[:40], PRECISIONS))
     return recipe

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from shardwright.hardware.cluster import Cluster, NodeGroup, NodeKind, Tier
-from shardwright.hardware.graph import Units, group_ends, levels_of, units_of
+from shardwright.hardware.cluster import Cluster, NodeGroup, NodeKind, NodeTier, Tier
+from shardwright.hardware.graph import Units, group_ends, levels_inside_nodes, levels_of, units_of
 from shardwright.hardware.zones import ZoneLink
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA, MILLI, format_bytes, format_percent, format_seconds
 
@@ -53,15 +53,17 @@ def cluster_picture(cluster: Cluster) -> ClusterPicture:
 
 def _unit(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, end: int) -> Branch:
     """The unit of a level that holds the devices from `start` up to `end`."""
-    groups = _of(cluster, start, end)
+    groups, inner = _of(cluster, start, end), levels_inside_nodes(cluster)
     inside = (
-        _inside(cluster, units, level - 1, start, end) if level > 1 else [one for _, group, most in groups for one in _nodes(group, most)]
+        _inside(cluster, units, level - 1, start, end)
+        if level > inner
+        else [one for _, group, most in groups for one in _nodes(group, most)]
     )
     if len(inside) > MOST_BRANCHES:
         inside[MOST_BRANCHES:] = [Branch(title=f".. {len(inside) - MOST_BRANCHES} more, which differ", count=1, level=0)]
     zones = tuple(dict.fromkeys(group.zone for _, group, _ in groups if group.zone))
     where = f" in {zones[0]}" if len(zones) == 1 else ""
-    tiers = [levels_of(cluster, number)[level] for number, _, _ in groups] if level else []
+    tiers = [levels_of(cluster, number)[level] for number, _, _ in groups] if level >= inner else []
     name = tiers[0].name if tiers else "cluster"
     return Branch(
         title=f"{name} of {end - start:,} devices{where}", count=1, level=level, lines=_tier_lines(cluster, tiers), inside=tuple(inside)
@@ -119,7 +121,7 @@ def _nodes(group: NodeGroup, devices: int) -> list[Branch]:
         title=f"node of {kind.num_devices} {kind.accelerator.name}", count=max(devices // kind.num_devices, 1), level=0, lines=lines
     )
     if size <= kind.num_devices:
-        return [replace(node, lines=(_island(kind, size), *lines))]
+        return [replace(node, lines=(_island(kind, size), *map(_node_tier, kind.node_tiers), *lines))]
     parts = [(size, devices // size), (devices % size, 1)]
     return [
         Branch(
@@ -140,6 +142,13 @@ def _island(kind: NodeKind, size: int) -> str:
     reduces = ", its switch reduces" if kind.in_network_reduction else ""
     said = f"{up.bandwidth / GIGA:.4g} GB/s a device, {_reached(up.efficiency)}, {format_seconds(up.latency_s)}{reduces}"
     return f"island of {size} devices: {said}" if size > 1 else "every device alone"
+
+
+def _node_tier(tier: NodeTier) -> str:
+    """What a unit of the level below has into a tier of a node."""
+    link = tier.link
+    said = f"{link.bandwidth / GIGA:.4g} GB/s a unit below it, {_reached(link.efficiency)}, {format_seconds(link.latency_s)}"
+    return f"{tier.name} of {tier.num_devices} devices: {said}"
 
 
 def _reached(efficiency: float) -> str:
@@ -194,6 +203,16 @@ def _group_document(group: NodeGroup) -> dict[str, Any]:
         "island_devices": kind.island,
         "scale_up_gigabytes_per_s": kind.scale_up.bandwidth / GIGA,
         "scale_up_efficiency": kind.scale_up.efficiency,
+        "node_tiers": [
+            {
+                "name": tier.name,
+                "devices": tier.num_devices,
+                "gigabytes_per_s": tier.link.bandwidth / GIGA,
+                "efficiency": tier.link.efficiency,
+                "latency_us": tier.link.latency_s * 1e6,
+            }
+            for tier in kind.node_tiers
+        ],
         "nics": kind.nics,
         "nic_gbit_per_s": kind.nic.bandwidth * BITS_PER_BYTE / GIGA,
         "nic_efficiency": kind.nic.efficiency,

@@ -29,6 +29,7 @@ class Option:
             chooses it by itself. searched: values that a search tries unasked, where a runtime has them: their time and their memory are
             both priced, and none is better in every plan. along: a plan that cuts nothing along these axes of a grid does not tell its
             values apart; empty = every plan does.
+        of_device: its values are kernels by the names that devices have them by; not every device has all.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Option:
     numerics: bool = False
     searched: tuple[str, ...] = ()
     along: tuple[str, ...] = ()
+    of_device: bool = False
 
 
 def _switch(name: str, about: str, *, numerics: bool = False) -> Option:
@@ -64,6 +66,7 @@ OPTIONS: Final = (
             "flash-3": "FlashAttention-3",
             "cudnn": "cuDNN's fused attention",
         },
+        of_device=True,
     ),
     _switch("fp8_attention", "the attention core multiplies in 8 bits where the job computes in 8 or 4", numerics=True),
     Option(
@@ -275,6 +278,23 @@ def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
     """What each option may be under `runtime`, in the order of the vocabulary."""
     names = sorted({offer.option for offer in runtime.offers}, key=_PLACE.__getitem__)
     return {name: tuple(offer.value for offer in runtime.offers if offer.option == name) for name in names}
+
+
+def on_devices(runtime: Runtime, *, kernels: frozenset[str], called: str) -> Runtime:
+    """`runtime` without the offers of kernels that its devices do not have; the same object where they have all.
+
+    Args:
+        kernels: names of the kernels that every device has. called: the devices, for messages.
+
+    Raises:
+        RuntimeModelError: an option of the runtime is set to such a kernel.
+    """
+    lacking = tuple(offer for offer in runtime.offers if BY_NAME[offer.option].of_device and offer.value not in kernels)
+    for offer in lacking:
+        if (offer.option, offer.value) in runtime.options:
+            known = " or ".join(f"{o.option}={o.value}" for o in runtime.offers if o.option == offer.option and o not in lacking)
+            raise RuntimeModelError(f"{called} has no kernel for {offer.option}={offer.value}", hint=known or f"leave {offer.option} out")
+    return replace(runtime, offers=tuple(offer for offer in runtime.offers if offer not in lacking)) if lacking else runtime
 
 
 def ordered(options: Iterable[tuple[str, Value]]) -> tuple[tuple[str, Value], ...]:

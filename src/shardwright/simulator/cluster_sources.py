@@ -10,7 +10,25 @@ from shardwright.units import BITS_PER_BYTE, GIGA, format_seconds
 
 
 def cluster_sources(cluster: Cluster) -> tuple[Source, ...]:
-    """The nodes, and the switches that join them where there are several."""
+    """The nodes, the switches that join them where there are several, and prices that the cluster does not say itself."""
+    return (*_network_sources(cluster), *_price_sources(cluster))
+
+
+def _price_sources(cluster: Cluster) -> tuple[Source, ...]:
+    """Each price that was taken from a list, of an accelerator once."""
+    found = {
+        group.kind.name: Source(
+            quantity=f"price of {group.kind.accelerator.name}",
+            value=f"{group.price:.4g} $ a device and hour",
+            origin=group.price_origin,
+        )
+        for group in cluster.groups
+        if group.price_origin is not None
+    }
+    return tuple(found.values())
+
+
+def _network_sources(cluster: Cluster) -> tuple[Source, ...]:
     nodes = Source(
         quantity="nodes",
         value=" + ".join(_nodes(group) for group in cluster.groups),

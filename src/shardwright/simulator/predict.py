@@ -206,6 +206,14 @@ def problem_sources(problem: Problem) -> tuple[Source, ...]:
         ),
         *_attention_curve(machine),
         Source(quantity="scale-up link", value=_link(node.scale_up.achieved, node.scale_up.latency_s), origin=node.scale_up.origin),
+        *(
+            Source(
+                quantity=f"{tier.name} of a node",
+                value=f"{tier.num_devices} devices, {_link(tier.link.achieved, tier.link.latency_s)} a unit below",
+                origin=tier.link.origin,
+            )
+            for tier in node.node_tiers
+        ),
         Source(quantity="network card", value=_link(node.nic.achieved, node.nic.latency_s), origin=node.nic.origin),
     )
 

@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.formats import read_inventory
-from shardwright.hardware.inventories.inventory import Links, SeenNode, What
+from shardwright.hardware.inventories.inventory import Links, Paths, SeenNode, What
 from tests.hardware.inventory_files import HGX_H100, SWITCHED, nccl_card, nccl_gpu, nccl_xml
 
 
@@ -47,6 +47,7 @@ def test_pairs_on_four_processors_and_a_card_that_both_list() -> None:
         What.COMPUTE: 80,
         What.ISLANDS: (2, 2),
         What.LINKS: Links(12, 12),
+        What.PATHS: Paths(switches=(1, 1, 1, 1), processors=(1, 1, 1, 1)),
         What.NICS: 1,
         What.NIC_RATE: 12.5e9,
     }

@@ -114,7 +114,8 @@ def test_records_of_one_line_and_nodes_that_are_left_out() -> None:
     login = "NodeName=login1 Gres=(null) RealMemory=64000 State=IDLE"
     found = read_inventory("\n".join([*lines, login, "NodeName=DEFAULT Gres=gpu:4"]), name="t")
     assert [node.name for node in found.nodes] == ["gpu0", "gpu1", "gpu2"]
-    assert [note.value for note in found.notes] == ["1 without GPUs, left out", "1 down, drained or reserved, counted as all others"]
+    assert [node.away for node in found.nodes] == ["", "down and drain and does not answer", ""]
+    assert [note.value for note in found.notes] == ["1 without GPUs, left out"]
 
 
 def test_lines_of_slurm_conf() -> None:

@@ -30,7 +30,7 @@ def _index() -> Mapping[str, Accelerator]:
 _BY_KEY: Final = _index()
 MAX_NAME: Final = 200
 _VENDORS: Final = frozenset(
-    ["nvidia", "tesla", "geforce", "amd", "instinct", "intel", "google", "cloud", "huawei", "ascend", "gpu", "accelerator", "oam"]
+    ["nvidia", "tesla", "geforce", "amd", "instinct", "intel", "google", "cloud", "huawei", "ascend", "gpu", "accelerator", "oam", "mega"]
 )
 _MEMORY: Final = re.compile(r"hbm[0-9]?e?")
 _SOCKET: Final = re.compile(r"^sxm[2-6]$")

@@ -237,10 +237,16 @@ def node_of(accelerator: Accelerator) -> NodeKind:
 def smaller_node(kind: NodeKind, *, num_devices: int) -> NodeKind:
     """`kind` with fewer devices: the island and the cards shrink with them (at least one card), the host stays whole."""
     nics = max(1, -(-kind.nics * num_devices // kind.num_devices))
+    below = (kind.island, *(tier.num_devices for tier in kind.node_tiers))
     return replace(
         kind,
         name=f"{kind.name} with {num_devices}",
         num_devices=num_devices,
         island=min(kind.island, num_devices),
         nics=nics,
+        node_tiers=tuple(
+            replace(tier, num_devices=min(tier.num_devices, num_devices))
+            for size, tier in zip(below, kind.node_tiers, strict=False)
+            if size < num_devices
+        ),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from shardwright.hardware.catalog.rates import ampere_attention
+from shardwright.hardware.catalog.rates import BEFORE_AMPERE, ampere_attention
 from shardwright.hardware.catalog.sheet import listed, tensor_cores
 
 _TABLES: Final = "aiconfigurator-core 0.12.0 system file"
@@ -25,6 +25,7 @@ NVIDIA_SMALL: Final = (
         memory_gib=31.73,
         bandwidth=900,
         peaks=_V100,
+        kernels=BEFORE_AMPERE,
         reference=f"{_SHEET}; no bf16 units",
     ),
     _card(
@@ -32,6 +33,7 @@ NVIDIA_SMALL: Final = (
         memory_gib=15.77,
         bandwidth=900,
         peaks=_V100,
+        kernels=BEFORE_AMPERE,
         reference=f"{_SHEET}; no bf16 units",
     ),
     # 70 W against 65 TFLOP/s of peak: the mean of 100 products of 4096^3 is 24 TFLOP/s, under the power limit (forums.developer.nvidia.com,
@@ -41,6 +43,7 @@ NVIDIA_SMALL: Final = (
         memory_gib=14.75,
         bandwidth=320,
         peaks=tensor_cores(fp16=65, fp32=8.1),
+        kernels=BEFORE_AMPERE,
         reference=f"{_SHEET}; no bf16 units; 14.75 GiB allocatable as PyTorch reports (hpcaitech/Open-Sora#697)",
         sustained=1.9,
     ),

@@ -10,6 +10,7 @@ matrix units draw more than its power limit lowers its clock in long runs. The f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -168,12 +169,38 @@ def blackwell_attention() -> tuple[AttentionRates, ...]:
     )
 
 
-def assumed_attention() -> tuple[AttentionRates, ...]:
-    """Every kernel generation on a device without any attention table: one stated curve, 60 % of it for the older kernels."""
+ATTENTION_KERNELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "NVIDIA": ("flash-2", "flash-3", "cudnn", "triton", "flash-1"),
+    "AMD": ("flash-2", "triton"),
+    "Google": ("splash",),
+    "Intel": ("fused-sdpa",),
+    "Huawei": ("npu-fusion",),
+    "AWS": ("nki-flash",),
+}
+"""Fused attention kernels that exist on a vendor's devices, the usual one first; another vendor's have one of their own (``fused``).
+
+cuDNN and FlashAttention-3 are NVIDIA's alone. AMD: Dao-AILab/flash-attention (Composable Kernel and Triton backends); Google:
+jax.experimental.pallas.ops.tpu.splash_attention; Intel: FusedSDPA of the Gaudi PyTorch bridge; Huawei: torch_npu.npu_fusion_attention; AWS:
+flash_fwd of neuronxcc.nki.kernels.
+"""
+BEFORE_AMPERE: Final = ("memory-efficient", "triton", "flash-1")
+"""On V100 and T4: cuDNN's fused attention and FlashAttention-2 need compute capability 8.0 (their own documentation); PyTorch's
+memory-efficient kernel does not.
+"""
+_OLDER: Final = ("triton", "flash-1")
+
+
+def assumed_attention(kernels: tuple[str, ...]) -> tuple[AttentionRates, ...]:
+    """Every kernel of a device without any attention table: one stated curve, 60 % of it for the older kernels."""
     reference = "assumed: no attention table for this device; between flash-2 on A100 and on H100"
-    curves = {"flash-2": 1.0, "flash-3": 1.0, "cudnn": 1.0, "triton": 0.6, "flash-1": 0.6}
     fused = (
-        _attention(name, _scaled(_ASSUMED_CURVE, factor), ratio=2.9, evidence=Evidence.ASSUMED, reference=reference)
-        for name, factor in curves.items()
+        _attention(
+            name,
+            _scaled(_ASSUMED_CURVE, 0.6 if name in _OLDER else 1.0),
+            ratio=2.9,
+            evidence=Evidence.ASSUMED,
+            reference=reference,
+        )
+        for name in kernels
     )
     return (*fused, _attention("unfused", (0.30,) * 6, ratio=2.0, evidence=Evidence.ASSUMED, reference=_UNFUSED))

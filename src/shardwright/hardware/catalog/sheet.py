@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.constants import SHIPPED
-from shardwright.hardware.catalog.rates import SUSTAINED_ASSUMED, assumed_attention, assumed_gemm
+from shardwright.hardware.catalog.rates import ATTENTION_KERNELS, SUSTAINED_ASSUMED, assumed_attention, assumed_gemm
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 from shardwright.units import GIB, GIGA, TERA
 
@@ -47,6 +47,7 @@ def accelerator_from_sheet(
     compute: float = 0.7,
     sustained: float = SUSTAINED_ASSUMED,
     failures: Mapping[str, float] | None = None,
+    kernels: tuple[str, ...] = (),
 ) -> Accelerator:
     """An accelerator from its data sheet.
 
@@ -55,6 +56,7 @@ def accelerator_from_sheet(
         peaks: see `tensor_cores`. reference: where the sheet's numbers come from.
         gemm: fitted rates; other dtypes get the assumed default with `compute` of peak and `sustained`.
         attention: rates by generation; empty = the assumed curve.
+        kernels: fused attention kernels that exist on it; empty = those of its vendor.
         failures: one entry, reference -> interruptions a device-hour; None = the Llama 3 figure, assumed to carry over.
 
     Element-wise kernels at 0.8 of memory bandwidth and 3 us a launch are the corrections that aiconfigurator-core 0.12.0 ships for all its
@@ -71,7 +73,7 @@ def accelerator_from_sheet(
         memory_bandwidth=bandwidth * GIGA,
         peak_flops=peaks,
         gemm=(*gemm, *defaults),
-        attention=attention or assumed_attention(),
+        attention=attention or assumed_attention(kernels or ATTENTION_KERNELS.get(vendor, ("fused",))),
         element_efficiency=ELEMENT_EFFICIENCY,
         launch_s=LAUNCH_S,
         overlap_slowdown=OVERLAP_SLOWDOWN,

@@ -37,7 +37,7 @@ from shardwright.hardware.catalog.catalog import accelerator, accelerator_names,
 from shardwright.hardware.catalog.instances import find_instance, instance_names
 from shardwright.hardware.catalog.nodes import node_of
 from shardwright.hardware.catalog.sheet import accelerator_from_sheet
-from shardwright.hardware.cluster import ONE_SWITCH, Cluster, FabricTier, Host, NodeGroup, NodeKind, by_zone
+from shardwright.hardware.cluster import ONE_SWITCH, Cluster, FabricTier, Host, NodeGroup, NodeKind, NodeTier, Reliability, by_zone
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 from shardwright.hardware.expression import MAX_DEVICES, parse_cluster
 from shardwright.hardware.files.record_errors import Place, first_error
@@ -50,8 +50,10 @@ from shardwright.hardware.files.yaml_schema import (
     HostRecord,
     LinkRecord,
     NodesRecord,
+    NodeTierRecord,
     OriginRecord,
     Record,
+    ReliabilityRecord,
     TierRecord,
     ZoneLinkRecord,
 )
@@ -61,7 +63,7 @@ from shardwright.hardware.zones import ZoneLink, checked_links, checked_price
 from shardwright.units import BITS_PER_BYTE, GIB, scale_decimal
 
 _SUFFIXES = (".yaml", ".yml", ".json")
-_YAML_START = re.compile(r"\{|(name|nodes|accelerators|fabric|links)\s*:")
+_YAML_START = re.compile(r"\{|(name|nodes|accelerators|fabric|links|reliability)\s*:")
 _FILE = Origin(evidence=Evidence.ASSUMED, reference="given in the cluster file")
 _UNITS: Mapping[str, tuple[str, Callable[[float], float]]] = {
     "_gib": ("_bytes", lambda value: round(value * GIB)),
@@ -106,7 +108,8 @@ def cluster_from_yaml(text: str) -> Cluster:
     links = checked_links((g.zone for g in groups), (link for i, r in enumerate(record.links) for link in _zone_links(r, index=i)))
     fabric = _fabric(record.fabric, groups)
     origin = _origin(record.fabric_origin, otherwise=_FILE if fabric else ONE_SWITCH)
-    cluster = Cluster(expression=record.name, groups=groups, fabric=fabric, fabric_origin=origin, links=links)
+    reliability = _reliability(record.reliability)
+    cluster = Cluster(expression=record.name, groups=groups, fabric=fabric, fabric_origin=origin, links=links, reliability=reliability)
     if cluster.num_devices > MAX_DEVICES:
         raise ClusterError(f"{cluster.num_devices} devices in the cluster file", hint=f"at most {MAX_DEVICES}")
     return cluster
@@ -145,12 +148,14 @@ _PARTS: Mapping[str, type[Record]] = {
     "nic": LinkRecord,
     "pcie": LinkRecord,
     "host": HostRecord,
+    "node_tiers": NodeTierRecord,
     "gemm": GemmRecord,
     "attention": AttentionRecord,
     "origin": OriginRecord,
     "failures_origin": OriginRecord,
     "fabric_origin": OriginRecord,
     "links": ZoneLinkRecord,
+    "reliability": ReliabilityRecord,
 }
 
 
@@ -304,9 +309,30 @@ def _group(record: NodesRecord, *, index: int, own: Mapping[str, tuple[Accelerat
         host=_host(record.host, base.host, path=f"{path}.host"),
         in_network_reduction=base.in_network_reduction if reduces is None else reduces,
     )
+    if record.node_tiers:
+        kind = replace(kind, node_tiers=_node_tiers(record.node_tiers, kind, path=f"{path}.node_tiers"))
     dollars = record.dollars_per_device_hour
     price = 0.0 if dollars is None else checked_price(dollars, what=f"{path}.dollars_per_device_hour")
     return NodeGroup(kind=kind, count=record.count, zone=record.zone or "", price=price)
+
+
+def _node_tiers(records: list[NodeTierRecord], kind: NodeKind, *, path: str) -> tuple[NodeTier, ...]:
+    """The tiers between a node's islands: each of whole units of the one below, the last of all devices of the node."""
+    found: list[NodeTier] = []
+    below = kind.island
+    base = replace(kind.scale_up, bandwidth=0.0, reverse_bandwidth=0.0, efficiency=1.0)
+    for index, record in enumerate(records):
+        if record.devices <= below or record.devices % below or kind.num_devices % record.devices:
+            hint = f"whole units of {below} devices, more than one, that divide {kind.num_devices}"
+            raise ClusterError(f"{path}.{index}: a tier of {record.devices} devices in nodes of {kind.num_devices}", hint=hint)
+        link = _link(record, base, path=f"{path}.{index}")
+        if not link.bandwidth:
+            raise ClusterError(f"{path}.{index}: no bandwidth", hint="bandwidth_gigabytes_per_s of all devices of a unit below it together")
+        found.append(NodeTier(name=record.name, num_devices=record.devices, link=link))
+        below = record.devices
+    if below != kind.num_devices:
+        raise ClusterError(f"{path}: the last tier joins {below} of {kind.num_devices} devices", hint=f"devices: {kind.num_devices}")
+    return tuple(found)
 
 
 def _zone_links(record: ZoneLinkRecord, *, index: int) -> tuple[ZoneLink, ...]:
@@ -321,6 +347,12 @@ def _zone_links(record: ZoneLinkRecord, *, index: int) -> tuple[ZoneLink, ...]:
     )
     ways = ((one, other), (other, one)) if record.between else ((one, other),)
     return tuple(ZoneLink(source=a, target=b, link=link, egress=record.egress_dollars_per_gigabyte) for a, b in ways)
+
+
+def _reliability(record: ReliabilityRecord | None) -> Reliability:
+    if record is None:
+        return Reliability()
+    return replace(Reliability(), **_fields(record, Reliability), origin=_origin(record.origin, otherwise=_FILE))
 
 
 def _fabric(records: list[TierRecord], groups: tuple[NodeGroup, ...]) -> tuple[FabricTier, ...]:

@@ -41,6 +41,13 @@ class LinkRecord(Record):
     origin: OriginRecord | None = None
 
 
+class NodeTierRecord(LinkRecord):
+    """What joins scale-up islands of a node: `devices` below one unit, and the link of all devices of a unit of the level below."""
+
+    name: Word
+    devices: Count
+
+
 class HostRecord(Record):
     """A node's host side."""
 
@@ -112,6 +119,7 @@ class NodesRecord(Record):
     nic: LinkRecord | None = None
     host: HostRecord | None = None
     in_network_reduction: bool | None = None
+    node_tiers: Annotated[list[NodeTierRecord], Field(max_length=8)] = []
     zone: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$")] | None = None
     dollars_per_device_hour: float | None = None
 
@@ -138,6 +146,15 @@ class TierRecord(Record):
     rails: bool = False
 
 
+class ReliabilityRecord(Record):
+    """Failures, storage and restarts, for goodput; what is left out is assumed. The storage rate is the whole cluster's."""
+
+    failures_per_device_hour: Annotated[float, Field(ge=0, le=1)] | None = None
+    storage_gigabytes_per_s: Positive | None = None
+    restart_s: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    origin: OriginRecord | None = None
+
+
 class ClusterRecord(Record):
     """A cluster file."""
 
@@ -147,3 +164,4 @@ class ClusterRecord(Record):
     fabric: Annotated[list[TierRecord], Field(max_length=16)] = []
     fabric_origin: OriginRecord | None = None
     links: Annotated[list[ZoneLinkRecord], Field(max_length=4096)] = []
+    reliability: ReliabilityRecord | None = None

@@ -15,7 +15,7 @@ from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Accelerator
 from shardwright.hardware.inventories.inventory import Assumed, Found, Links, What
 from shardwright.hardware.inventories.merge import contradiction
-from shardwright.hardware.inventories.products import accelerators_called, devices_meant, nvlink_of, unknown_product
+from shardwright.hardware.inventories.products import accelerators_called, devices_meant, links_found, nvlink_of, unknown_product
 
 SAME_MEMORY: Final = 0.1
 """Part by which a device's memory may differ from the catalog's: that is what a program may allocate."""
@@ -143,7 +143,7 @@ def _of_memory(called: tuple[Accelerator, ...], facts: Facts, product: Found) ->
 
 def _of_links(called: tuple[Accelerator, ...], facts: Facts) -> tuple[Accelerator, ...]:
     """Those that have as many NVLinks as were found, or reach each other over PCIe where none were; all where none of them do."""
-    links, devices = facts.get(What.LINKS), facts.get(What.DEVICES)
+    links, devices = links_found(facts), facts.get(What.DEVICES)
     if links is not None and isinstance(links.value, Links):
         alike = tuple(device for device in called if (link := nvlink_of(device)) and link.links in links.value)
     elif What.ISLANDS in facts and devices is not None and devices.value != 1:
@@ -155,13 +155,15 @@ def _of_links(called: tuple[Accelerator, ...], facts: Facts) -> tuple[Accelerato
 
 def _require_device(device: Accelerator, facts: Facts) -> None:
     """Raise where what was seen of a device is not of this one."""
-    compute, links = facts.get(What.COMPUTE), facts.get(What.LINKS)
+    compute, links = facts.get(What.COMPUTE), links_found(facts)
     generation = generation_of(device)
     if compute is not None and generation and isinstance(compute.value, int) and compute.value // 10 != generation:
         raise contradiction(Found(What.COMPUTE, f"{generation}.x", device.name), compute)
+    most = nvlink_of(device)
+    if links is not None and links.what is What.XGMI and most is None and device.vendor == "AMD":
+        return  # its links are not in the table of links
     if links is not None and isinstance(links.value, Links) and not links_of(device, links.value):
-        most = nvlink_of(device)
-        raise contradiction(Found(What.LINKS, f"at most {most.links} links" if most else "0 links", device.name), links)
+        raise contradiction(Found(links.what, f"at most {most.links} links" if most else "0 links", device.name), links)
 
 
 def links_of(device: Accelerator, links: Links) -> int:

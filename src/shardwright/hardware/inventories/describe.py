@@ -11,9 +11,10 @@ from shardwright.hardware.catalog.nodes import is_beside_host, is_over_pcie, nvl
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Origin
 from shardwright.hardware.inventories.choose import choose, links_of
-from shardwright.hardware.inventories.inventory import Assumed, Found, Links, What, in_words
+from shardwright.hardware.inventories.inventory import Assumed, Found, Links, Paths, What, in_words
 from shardwright.hardware.inventories.merge import NodeSet
-from shardwright.hardware.inventories.products import nvlink_of
+from shardwright.hardware.inventories.node_paths import path_record
+from shardwright.hardware.inventories.products import links_found, nvlink_of
 from shardwright.hardware.link import Link
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 
@@ -78,7 +79,7 @@ Part = tuple[dict[str, Any], list[Assumed]]
 
 def _scale_up(facts: Mapping[What, Found], base: NodeKind, devices: int) -> Part:
     """Islands, and the link of a device in them."""
-    sizes, links, nodes = facts.get(What.ISLANDS), facts.get(What.LINKS), _number(facts, What.DOMAIN_NODES)
+    sizes, links, nodes = facts.get(What.ISLANDS), links_found(facts), _number(facts, What.DOMAIN_NODES)
     of_racks = base.island > base.num_devices
     island = _island(sizes, devices)
     record: dict[str, Any] = {}
@@ -92,8 +93,12 @@ def _scale_up(facts: Mapping[What, Found], base: NodeKind, devices: int) -> Part
     if nodes > 1 and not of_racks:
         words = f"{base.accelerator.name} has NVLink inside a node alone in the catalog"
         assumed.append(Assumed("scale-up domain", "of one node", f"a domain of {nodes} nodes is taken as a place in the network: {words}"))
+    paths = path_record(facts, base=base, devices=devices, island=island)
+    assumed += paths.assumed
     if links is not None and isinstance(links.value, Links) and island > 1:
-        return record | _nvlink(links, base), assumed
+        return record | _nvlink(links, base) | paths.record, assumed
+    if paths.record:
+        return record | paths.record, assumed
     if island == 1 and devices > 1 and not is_over_pcie(base):
         slot = facts.get(What.PCIE)
         link = pcie_scale_up(gb_per_s=(float(str(slot.value)) if slot else base.host.pcie.bandwidth) / GIGA)
@@ -108,7 +113,7 @@ def _scale_up(facts: Mapping[What, Found], base: NodeKind, devices: int) -> Part
 
 def _island(sizes: Found | None, devices: int) -> int:
     """Devices of each island of a node; 0 = not found."""
-    if sizes is None or not isinstance(sizes.value, tuple):
+    if sizes is None or not isinstance(sizes.value, tuple) or isinstance(sizes.value, Paths):
         return 0
     found = tuple(int(size) for size in sizes.value)
     if len(set(found)) > 1:
@@ -123,8 +128,10 @@ def _nvlink(links: Found, base: NodeKind) -> dict[str, Any]:
     """A device's NVLinks, where they are not the catalog's; a mesh without a switch does not reduce."""
     assert isinstance(links.value, Links)
     most = nvlink_of(base.accelerator)
+    if most is None:
+        return {}
     count = links_of(base.accelerator, links.value)
-    rate = count * most.rate if most else 0.0
+    rate = count * most.rate
     mesh: dict[str, Any] = {"in_network_reduction": False} if base.in_network_reduction and count != links.value.peer else {}
     if rate == base.scale_up.bandwidth:
         return mesh

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from shardwright.errors import ClusterError
+from shardwright.hardware.inventories.gpu_list import is_gpu_list, read_gpu_list
 from shardwright.hardware.inventories.inventory import Inventory
 from shardwright.hardware.inventories.kubernetes_nodes import is_kubernetes, read_kubernetes_nodes
 from shardwright.hardware.inventories.nccl_xml import is_nccl_xml, read_nccl_xml
+from shardwright.hardware.inventories.other_outputs import unread_form
+from shardwright.hardware.inventories.rocm_topology import is_rocm_topology, read_rocm_topology
 from shardwright.hardware.inventories.slurm_nodes import is_slurm_nodes, read_slurm_nodes
+from shardwright.hardware.inventories.slurm_sinfo import is_sinfo, read_sinfo
 from shardwright.hardware.inventories.slurm_topology import is_slurm_topology, read_slurm_topology
 from shardwright.hardware.inventories.text import checked_text, read_bounded
 from shardwright.hardware.inventories.topo_matrix import is_topo_matrix, read_topo_matrix
@@ -37,8 +40,11 @@ FORMATS: Final = (
     Format("NCCL topology", is_nccl_xml, read_nccl_xml),
     Format("Kubernetes nodes", is_kubernetes, read_kubernetes_nodes),
     Format("nvidia-smi topo -m", is_topo_matrix, read_topo_matrix),
+    Format("nvidia-smi -L", is_gpu_list, read_gpu_list),
+    Format("rocm-smi topology", is_rocm_topology, read_rocm_topology),
     Format("Slurm nodes", is_slurm_nodes, read_slurm_nodes),
     Format("Slurm topology", is_slurm_topology, read_slurm_topology),
+    Format("sinfo", is_sinfo, read_sinfo),
 )
 
 
@@ -51,7 +57,7 @@ def read_inventory(text: str, *, name: str, formats: tuple[Format, ...] = FORMAT
     checked_text(text, name=name)
     found = next((one for one in formats if one.found_in(text)), None)
     if found is None:
-        raise ClusterError(f"{name} has no form that is read", hint="; ".join(one.name for one in formats))
+        raise unread_form(text, name=name, formats=tuple(one.name for one in formats))
     return found.read(text, name=name)
 
 

@@ -20,6 +20,9 @@ class What(StrEnum):
     COMPUTE = "compute capability"
     ISLANDS = "scale-up islands of a node"
     LINKS = "NVLinks of a device"
+    XGMI = "XGMI links of a device"
+    PATHS = "PCIe paths of a node"
+    PROCESSOR = "processors of a node"
     DOMAIN = "scale-up domain of a node"
     DOMAIN_NODES = "nodes of a scale-up domain"
     NICS = "network cards of a node"
@@ -30,16 +33,24 @@ class What(StrEnum):
     ZONE = "zone"
     TIER = "switch tier"
     BUS_RATE = "measured bus bandwidth"
+    UNREAD = "not read"
 
 
 class Links(NamedTuple):
-    """NVLinks of a device: to each peer (0 = not the same to all), and of all peers together."""
+    """NVLinks, or XGMI links, of a device: to each peer (0 = not the same to all), and of all peers together."""
 
     peer: int
     total: int
 
 
-Value = str | int | float | Links | tuple[int, ...]
+class Paths(NamedTuple):
+    """How devices of a node reach each other over PCIe: devices below each PCIe switch, and of each processor, the most first."""
+
+    switches: tuple[int, ...]
+    processors: tuple[int, ...]
+
+
+Value = str | int | float | Links | Paths | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,8 @@ class SeenNode:
         name: empty = any node of its kind, as a file that was written on one node says. facts: at most one of each `What`.
         guesses: what the file makes likely and does not say: (value, why), by what they are of. They hold where nothing else is found.
         above: names of the switches over it, the nearest first. where: it stands.
+        away: why no job can be placed on it (down, drained, cordoned, not ready); empty = nothing says so. remark: what else is said of
+            its state.
     """
 
     name: str
@@ -80,6 +93,8 @@ class SeenNode:
     facts: tuple[Found, ...]
     guesses: tuple[tuple[What, int, str], ...] = ()
     above: tuple[str, ...] = ()
+    away: str = ""
+    remark: str = ""
 
     def fact(self, what: What) -> Found | None:
         """The fact of that kind; None = the file does not say."""
@@ -128,6 +143,8 @@ def in_words(what: What, value: Value) -> str:
     """A value of a fact for a person."""
     if isinstance(value, Links):
         return f"{value.total} links"
+    if isinstance(value, Paths):
+        return f"PCIe switches with {_sizes(value.switches)}, processors with {_sizes(value.processors)}"
     if isinstance(value, tuple):
         return f"{len(value)} of {value[0]} devices" if len(set(value)) == 1 else f"of {', '.join(map(str, value))} devices"
     if what in (What.DEVICE_MEMORY, What.HOST_MEMORY) and not isinstance(value, str):
@@ -137,3 +154,10 @@ def in_words(what: What, value: Value) -> str:
     if what in (What.PCIE, What.BUS_RATE) and not isinstance(value, str):
         return f"{value / GIGA:.4g} GB/s"
     return str(value)
+
+
+def _sizes(sizes: tuple[int, ...]) -> str:
+    """``4 devices each``, or ``5 and 3 devices``."""
+    if len(set(sizes)) == 1:
+        return f"{sizes[0]} device{'' if sizes[0] == 1 else 's'} each"
+    return f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]} devices"

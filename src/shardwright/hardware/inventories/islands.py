@@ -1,13 +1,17 @@
-"""Scale-up islands of a node: devices that links join, directly or through each other."""
+"""Parts of a node: devices that links join, directly or through each other."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
+from typing import Final
+
+from shardwright.errors import ClusterError
+
+MOST_NAMED: Final = 4
 
 
-def island_sizes(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """Devices of each island, the largest first; a device that no link leaves is one alone.
+def parts_of(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """The devices of each part, the largest part first; a device that no link leaves is one alone.
 
     Args:
         pairs: devices that a link joins, numbered from 0.
@@ -22,4 +26,36 @@ def island_sizes(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[in
 
     for one, other in pairs:
         parent[root(one)] = root(other)
-    return tuple(sorted(Counter(map(root, range(num_devices))).values(), reverse=True))
+    members: dict[int, list[int]] = {}
+    for device in range(num_devices):
+        members.setdefault(root(device), []).append(device)
+    return tuple(sorted(map(tuple, members.values()), key=len, reverse=True))
+
+
+def island_sizes(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """Devices of each scale-up island, the largest first."""
+    return tuple(map(len, parts_of(num_devices, pairs)))
+
+
+def require_all_links(
+    counts: list[int], names: list[str], *, where: str, what: str = "NVLinks", look: str = "nvidia-smi nvlink -s"
+) -> None:
+    """Raise where some devices have fewer links to the switch than the others of their node.
+
+    Args:
+        counts: links of each device. names: of the devices. look: the command that shows each link.
+
+    Raises:
+        ClusterError: it names these devices.
+    """
+    most = max(counts, default=0)
+    fewer = [(name, count) for name, count in zip(names, counts, strict=True) if count < most]
+    if not fewer:
+        return
+    said = ", ".join(f"{name} has {count} of {most} {what}" for name, count in fewer[:MOST_NAMED])
+    called = ", ".join(name for name, _ in fewer[:MOST_NAMED]) + (", .." if len(fewer) > MOST_NAMED else "")
+    down = f"a link of {called} is down" if [most - count for _, count in fewer] == [1] else f"links of {called} are down"
+    raise ClusterError(
+        f"{where}: {said} to the switch: {down}",
+        hint=f"{look} on that node shows which; reset or drain the node, or write {most} for {fewer[0][0]} to plan for a whole one",
+    )

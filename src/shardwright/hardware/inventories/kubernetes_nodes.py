@@ -1,4 +1,4 @@
-"""Kubernetes' nodes: ``kubectl get nodes -o json``, by the labels that GPU operators, clouds and Topograph set.
+"""Kubernetes' nodes: ``kubectl get nodes -o json`` or ``-o yaml``, by the labels that GPU operators, clouds and Topograph set.
 
 | label | of |
 |---|---|
@@ -20,7 +20,9 @@ from typing import Any, Final, NoReturn
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.inventory import Found, Inventory, SeenNode, What
+from shardwright.hardware.inventories.node_states import kubernetes_state
 from shardwright.hardware.inventories.text import MAX_WORD, whole_number
+from shardwright.hardware.inventories.yaml_tree import parse_yaml
 from shardwright.units import GIB, KIB, MIB
 
 MAX_BRACKETS: Final = 1_000_000
@@ -28,7 +30,7 @@ MAX_VALUES: Final = 4_000_000
 MAX_DEVICES: Final = 1024
 MAX_BYTES: Final = 2**50
 MAX_TIERS: Final = 16
-_HINT: Final = "what kubectl get nodes -o json prints"
+_HINT: Final = "what kubectl get nodes -o json, or -o yaml, prints"
 _RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu")
 _PRODUCTS: Final = (
     "nvidia.com/gpu.product",
@@ -51,8 +53,12 @@ _SCALES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 
 
 
 def is_kubernetes(text: str) -> bool:
-    """The text is JSON; of what, its reader finds."""
-    return text.lstrip()[:1] in ("{", "[")
+    """The text is JSON, or YAML that begins with a key of Kubernetes; of what, its reader finds."""
+    return text.lstrip()[:1] in ("{", "[") or _is_yaml(text)
+
+
+def _is_yaml(text: str) -> bool:
+    return re.match(r"(?:---[ \t]*\n|#[^\n]*\n|\s)*(?:apiVersion|kind|items|metadata)[ \t]*:", text) is not None
 
 
 def read_kubernetes_nodes(text: str, *, name: str) -> Inventory:
@@ -62,7 +68,7 @@ def read_kubernetes_nodes(text: str, *, name: str) -> Inventory:
         ClusterError: it is no JSON of nodes, too large, a number is none, or devices are handed out in parts.
     """
     nodes: dict[str, SeenNode] = {}
-    without, unready = 0, 0
+    without = 0
     for number, item in enumerate(_items(_value(text, name=name), name=name)):
         metadata = _mapping(item, "metadata")
         called = metadata.get("name")
@@ -71,20 +77,23 @@ def read_kubernetes_nodes(text: str, *, name: str) -> Inventory:
         where = f"{name}, node {called}"
         facts = _facts(item, {key: value for key, value in _mapping(metadata, "labels").items() if isinstance(value, str)}, where)
         if facts:
-            unready += bool(_mapping(item, "spec").get("unschedulable"))
-            nodes[called] = SeenNode(name=called, where=where, facts=facts, above=_above(_mapping(metadata, "labels")))
+            away, remark = kubernetes_state(item)
+            remark = " and ".join(one for one in (remark, _unhealthy(item)) if one)
+            above = _above(_mapping(metadata, "labels"))
+            nodes[called] = SeenNode(name=called, where=where, facts=facts, above=above, away=away, remark=remark)
         else:
             without += 1
     if not nodes:
         raise ClusterError(
             f"{name}: none of {without} nodes has a GPU", hint="nvidia.com/gpu or amd.com/gpu in its capacity says that one has"
         )
-    said = {"without GPUs, left out": without, "cordoned, counted as all others": unready}
-    notes = tuple(Found(What.NODES, f"{count} {words}", name) for words, count in said.items() if count)
+    notes = (Found(What.NODES, f"{without} without GPUs, left out", name),) if without else ()
     return Inventory(file=name, nodes=tuple(nodes.values()), notes=notes)
 
 
 def _value(text: str, *, name: str) -> Any:
+    if _is_yaml(text):
+        return parse_yaml(text, name=name, hint=_HINT)
     if text.count("{") + text.count("[") > MAX_BRACKETS or text.count(",") > MAX_VALUES:
         raise ClusterError(
             f"{name} has too many values", hint=f"at most {MAX_BRACKETS:,} objects and {MAX_VALUES:,} values; ask for fewer nodes"
@@ -158,6 +167,16 @@ def _devices(capacity: Mapping[str, Any], labels: Mapping[str, str], where: str)
         place = f"{where}, nvidia.com/gpu.count"
         return Found(What.DEVICES, whole_number(labels["nvidia.com/gpu.count"], what="count", where=place, most=MAX_DEVICES), place)
     return None
+
+
+def _unhealthy(item: Mapping[str, Any]) -> str:
+    """Words for devices that kubelet reports and does not hand out."""
+    capacity, allocatable = (_mapping(_mapping(item, "status"), key) for key in ("capacity", "allocatable"))
+    for key in _RESOURCES:
+        all_of_them, healthy = str(capacity.get(key, "0")), str(allocatable.get(key, capacity.get(key, "0")))
+        if all_of_them.isdecimal() and healthy.isdecimal() and int(healthy[:9]) < int(all_of_them[:9]):
+            return f"{healthy[:9]} of {all_of_them[:9]} {key} can be allocated"
+    return ""
 
 
 def _bytes(text: str, *, where: str) -> int:

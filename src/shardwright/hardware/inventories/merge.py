@@ -50,7 +50,7 @@ def agreed(one: Found, other: Found) -> Found:
         low, high = sorted((one, other), key=lambda fact: float(str(fact.value)))
         if float(str(high.value)) <= CLOSE * float(str(low.value)):
             return low
-    if one.what is What.NEAR:
+    if one.what in (What.NEAR, What.PROCESSOR):
         return one
     raise contradiction(one, other)
 
@@ -81,7 +81,13 @@ def named_nodes(inventories: Sequence[Inventory]) -> tuple[SeenNode, ...]:
         for node in one.nodes:
             known = found.get(node.name)
             facts = tuple(together((*known.facts, *node.facts)).values()) if known else node.facts
-            found[node.name] = replace(known or node, facts=facts, above=(known.above if known else ()) or node.above)
+            found[node.name] = replace(
+                known or node,
+                facts=facts,
+                above=(known.above if known else ()) or node.above,
+                away=(known.away if known else "") or node.away,
+                remark=(known.remark if known else "") or node.remark,
+            )
     trees = [one for one in inventories if one.switches]
     if len(trees) > 1:
         raise ClusterError(f"{trees[0].file} and {trees[1].file} are both lists of switches", hint="give one of them")
@@ -173,6 +179,6 @@ def _sampled(kinds: Sequence[NodeSet], samples: Sequence[SeenNode]) -> tuple[Nod
 
 def _has_links_of(facts: Mapping[What, Found], sample: SeenNode) -> bool:
     """The sample has the NVLinks that the kind's accelerators have by their sheets: none where they have none."""
-    links = sample.fact(What.LINKS)
+    links = sample.fact(What.LINKS) or sample.fact(What.XGMI)
     counts = {link.links if (link := nvlink_of(device)) else 0 for device in devices_meant(facts)}
     return bool(counts & (set(links.value) if links is not None and isinstance(links.value, Links) else {0}))

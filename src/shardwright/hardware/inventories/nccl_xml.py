@@ -1,9 +1,10 @@
 """NCCL's topology, as ``NCCL_TOPO_DUMP_FILE`` writes it and ``NCCL_TOPO_FILE`` reads it.
 
 What is relied on: ``system`` > ``cpu`` > ``pci`` (nested: switches and functions) > ``gpu`` or ``nic`` > ``net``; on a ``gpu`` its compute
-capability (``sm``) and ``nvlink target= count= tclass=``, on a ``net`` its ``speed`` in Mb/s, on a ``pci`` its ``class``, ``vendor``,
-``device``, ``link_speed`` and ``link_width``. Files that clouds ship for NCCL_TOPO_FILE have the ``pci`` alone: functions of the classes
-0x03 and 0x02 are devices and cards there. Source: NVIDIA/nccl, src/graph/xml.cc and topo.cc.
+capability (``sm``) and ``nvlink target= count= tclass=``, or ``xgmi`` in the dumps of RCCL; on a ``net`` its ``speed`` in Mb/s; on a
+``pci`` its ``class``, ``vendor``, ``device``, ``link_speed`` and ``link_width``. Files that clouds ship for NCCL_TOPO_FILE have the ``pci``
+alone: functions of the classes 0x03 and 0x02 are devices and cards there. An element inside a ``gpu`` or ``pci`` that is not known may be a
+link: it is refused; what else is not known is listed. Source: NVIDIA/nccl and ROCm/rccl, src/graph/xml.cc and topo.cc.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.catalog.nodes import PCIE_GB_PER_S
-from shardwright.hardware.inventories.inventory import Found, Inventory, Links, SeenNode, What
-from shardwright.hardware.inventories.islands import island_sizes
+from shardwright.hardware.inventories.inventory import Found, Inventory, Links, Paths, SeenNode, What
+from shardwright.hardware.inventories.islands import island_sizes, parts_of, require_all_links
+from shardwright.hardware.inventories.nccl_elements import unread
 from shardwright.hardware.inventories.text import MAX_WORD, whole_number
 from shardwright.hardware.inventories.xml_tree import Element, parse_xml
 from shardwright.units import BITS_PER_BYTE, GIGA, MEGA
@@ -28,8 +30,10 @@ MAX_LINKS: Final = 1024
 MAX_MEGABITS: Final = 10_000_000
 _SWITCH: Final = "0x0680"
 """Class of NVSwitches: bridges of another kind."""
-_DEVICES: Final = ("0x0302", "0x0300")
+_DEVICES: Final = ("0x0302", "0x0300", "0x1200")
 _CARDS: Final = ("0x0200", "0x0207")
+_LINKS: Final = {"nvlink": What.LINKS, "xgmi": What.XGMI}
+"""Elements that are links of a device."""
 _GENERATIONS: Final = {"8": 3, "16": 4, "32": 5, "64": 6}
 """GT/s of a lane -> generation of PCIe; ports of virtual machines say less."""
 _SPEED: Final = re.compile(r"([0-9]{1,3})(?:\.[0-9]+)? ?GT/s.*")
@@ -37,11 +41,16 @@ _SPEED: Final = re.compile(r"([0-9]{1,3})(?:\.[0-9]+)? ?GT/s.*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Function:
-    """A device or a card: its element, the PCI function that it is, what that hangs from, and the host."""
+    """A device or a card: its element, the PCI function that it is, what that hangs from, the processor, and the host.
+
+    Args:
+        above: PCIe switches, and those that these have a link to (``pcilink``).
+    """
 
     element: Element
     pci: Element | None
     above: tuple[str, ...]
+    cpu: Element
     host: str
 
 
@@ -60,7 +69,8 @@ def read_nccl_xml(text: str, *, name: str) -> Inventory:
     if root.name != "system":
         hint = "NCCL_TOPO_DUMP_FILE writes one that begins with <system version=..>"
         raise ClusterError(f"{name}: <{root.name[:40]}> is no topology of NCCL", hint=hint)
-    functions = [function for cpu in root.inside for function in _functions(cpu, None, (), cpu.get("host_hash"))]
+    notes = unread(root, name=name)
+    functions = [function for cpu in root.inside for function in _functions(cpu, None, (), cpu)]
     gpus = _once(functions, "gpu") or _of_class(functions, _DEVICES)
     nets = _once(functions, "net") or _of_class(functions, _CARDS)
     if max(len(gpus), len(nets)) > MAX_FUNCTIONS:
@@ -75,20 +85,23 @@ def read_nccl_xml(text: str, *, name: str) -> Inventory:
         )
     first, cards = [gpu for gpu in gpus if gpu.host == hosts[0]], [net for net in nets if len(hosts) == 1 or net.host == hosts[0]]
     where = f"{name}:{first[0].element.line}" if first else f"{name}:{root.line}"
-    facts = [*_devices(first, name), *_islands(first, len(hosts), name), *_cards(first, cards, name)]
+    islands = _islands(first, len(hosts), name)
+    facts = [*_devices(first, name), *islands, *_paths(first, islands, name), *_cards(first, cards, name)]
     guesses = () if gpus or nets else _unnamed(functions)
     if len(hosts) > 1:
         guesses = (*guesses, (What.NODES, len(hosts), f"hosts in {name}"))
     node = SeenNode(name="", where=where, facts=tuple(facts), guesses=guesses)
-    return Inventory(file=name, samples=(node,))
+    return Inventory(file=name, samples=(node,), notes=notes)
 
 
-def _functions(element: Element, pci: Element | None, above: tuple[str, ...], host: str) -> Iterator[_Function]:
+def _functions(element: Element, pci: Element | None, above: tuple[str, ...], cpu: Element) -> Iterator[_Function]:
     """Everything in an element, with what it hangs from."""
-    yield _Function(element=element, pci=pci, above=above, host=host)
+    yield _Function(element=element, pci=pci, above=above, cpu=cpu, host=cpu.get("host_hash"))
     for inner in element.inside:
-        down = (*above, inner.get("busid")) if inner.name == "pci" and any(one.name == "pci" for one in inner.inside) else above
-        yield from _functions(inner, inner if inner.name == "pci" else pci, down, host)
+        down = above
+        if inner.name == "pci" and any(one.name == "pci" for one in inner.inside):
+            down = (*above, inner.get("busid"), *(one.get("target") for one in inner.inside if one.name == "pcilink"))
+        yield from _functions(inner, inner if inner.name == "pci" else pci, down, cpu)
 
 
 def _once(functions: list[_Function], kind: str) -> list[_Function]:
@@ -145,34 +158,55 @@ def _pcie(pci: Element) -> float:
 
 
 def _islands(gpus: list[_Function], hosts: int, name: str) -> list[Found]:
-    """Islands of a node, and NVLinks of a device; a switch joins all that have a link to it, on all hosts of the dump."""
+    """Islands of a node, and NVLinks or XGMI links of a device; a switch joins all that have a link to it, on all hosts of the dump."""
     if not any(gpu.element.name == "gpu" for gpu in gpus):
         return []
     places = {gpu.pci.get("busid").lower(): number for number, gpu in enumerate(gpus) if gpu.pci is not None}
     pairs, switched, sums, counts = set[tuple[int, int]](), list[int](), list[int](), set[int]()
-    line = gpus[0].element.line
+    where, what = f"{name}:{gpus[0].element.line} <gpu>", What.LINKS
     for number, gpu in enumerate(gpus):
         total = 0
-        for link in (one for one in gpu.element.inside if one.name == "nvlink"):
-            where = f"{name}:{link.line} <nvlink>"
-            count = whole_number(link.get("count"), what="count", where=where, most=MAX_LINKS)
+        for link in (one for one in gpu.element.inside if one.name in _LINKS):
+            at = f"{name}:{link.line} <{link.name}>"
+            count = whole_number(link.get("count"), what="count", where=at, most=MAX_LINKS)
             peer = places.get(link.get("target").lower())
             is_switch = link.get("tclass").startswith(_SWITCH) and link.get("tclass") != "0x068001"
             if peer is None and not is_switch:
-                continue  # a processor, or a device that the job has not
-            total, line = total + count, link.line
+                continue  # a processor, or a device that the job has not: `unread` lists the latter
+            total, where, what = total + count, at, _LINKS[link.name]
             counts.add(count if peer is not None else 0)
             pairs |= {(number, peer)} if peer is not None else set()
             switched += [number] if is_switch and peer is None else []
         sums.append(total)
-    found = [Found(What.ISLANDS, island_sizes(len(gpus), (*pairs, *pairwise(switched))), f"{name}:{line} <nvlink>")]
+    if switched:
+        require_all_links(sums, [_device_name(gpu, number) for number, gpu in enumerate(gpus)], where=where)
+    found = [Found(What.ISLANDS, island_sizes(len(gpus), (*pairs, *pairwise(switched))), where)]
     if any(sums):
         total = min(some for some in sums if some)
         peer = total if switched else counts.pop() if len(counts) == 1 else 0
-        found.append(Found(What.LINKS, Links(peer, total), f"{name}:{line} <nvlink>"))
+        found.append(Found(what, Links(peer, total), where))
     if switched and hosts > 1:
-        found.append(Found(What.DOMAIN_NODES, hosts, f"{name}:{line} <nvlink>"))
+        found.append(Found(What.DOMAIN_NODES, hosts, where))
     return found
+
+
+def _device_name(gpu: _Function, number: int) -> str:
+    """``GPU3``, by the device's own number in the file."""
+    dev = gpu.element.get("dev")
+    return f"GPU{dev if dev.isdigit() and len(dev) <= 4 else number}"
+
+
+def _paths(gpus: list[_Function], islands: list[Found], name: str) -> list[Found]:
+    """Devices below each PCIe switch and of each processor, and which processors these are, where links do not join all devices."""
+    if not islands or islands[0].value == (len(gpus),):
+        return []
+    joined = [(i, j) for (i, one), (j, other) in combinations(enumerate(gpus), 2) if set(one.above) & set(other.above)]
+    together = [(i, j) for (i, one), (j, other) in combinations(enumerate(gpus), 2) if one.cpu is other.cpu]
+    sizes = [tuple(map(len, parts_of(len(gpus), pairs))) for pairs in (joined, (*joined, *together))]
+    cpu = gpus[0].cpu
+    found = [Found(What.PATHS, Paths(*sizes), f"{name}:{cpu.line} <{cpu.name}>")]
+    model = " ".join(cpu.get(key)[:MAX_WORD] for key in ("arch", "vendor", "familyid", "modelid")).strip()
+    return [*found, Found(What.PROCESSOR, model, f"{name}:{cpu.line} <{cpu.name}>")] if cpu.get("vendor") and cpu.get("modelid") else found
 
 
 def _cards(gpus: list[_Function], nets: list[_Function], name: str) -> list[Found]:

@@ -54,7 +54,7 @@ _SHARED: Final = re.compile(r"-shared$", re.IGNORECASE)
 
 
 class NvLink(NamedTuple):
-    """An NVLink of an accelerator: bytes/s in one direction, and how many links a device has."""
+    """An NVLink, or a link of Infinity Fabric (XGMI), of an accelerator: bytes/s in one direction, and how many links a device has."""
 
     rate: float
     links: int
@@ -79,11 +79,15 @@ _NVLINKS: Final = (
     ("a30", NvLink(25 * GIGA, 4)),
     ("v100", NvLink(25 * GIGA, 6)),
     ("rtx-3090", NvLink(14.0625 * GIGA, 4)),
+    # Source: AMD CDNA 3 and 4 white papers, from memory: 7 links of 64 (76.9) GB/s one way to the other devices of a node.
+    ("mi300x", NvLink(64 * GIGA, 7)),
+    ("mi325x", NvLink(64 * GIGA, 7)),
+    ("mi355x", NvLink(538 * GIGA / 7, 7)),
 )
 
 
 def nvlink_of(device: Accelerator) -> NvLink | None:
-    """The NVLink of an accelerator; None = it has none."""
+    """The NVLink, or XGMI link, of an accelerator; None = it has none, or none is known."""
     return next((link for begin, link in _NVLINKS if device.name.startswith(begin)), None)
 
 
@@ -103,6 +107,11 @@ def accelerators_called(word: str) -> tuple[Accelerator, ...]:
     begin = "-".join(driver_words(plain))
     others = [device for device in ACCELERATORS if device is not found and device.name.startswith(f"{begin}-")]
     return (found, *others) if found.name.startswith(f"{begin}-") else (found,)
+
+
+def links_found(facts: Mapping[What, Found]) -> Found | None:
+    """The fact of a device's NVLinks, or XGMI links; None = the files do not say."""
+    return facts.get(What.LINKS) or facts.get(What.XGMI)
 
 
 def devices_meant(facts: Mapping[What, Found]) -> tuple[Accelerator, ...]:

@@ -18,6 +18,7 @@ from shardwright.hardware.inventories.describe import Described, described
 from shardwright.hardware.inventories.inventory import Assumed, BusRate, Found, Inventory, SeenNode, What
 from shardwright.hardware.inventories.measured_rates import rated
 from shardwright.hardware.inventories.merge import NodeSet, contradiction, named_nodes, node_sets
+from shardwright.hardware.inventories.node_states import schedulable
 from shardwright.hardware.inventories.tiers import Placed, Tiers, full_paths, in_order, tiers_of
 from shardwright.hardware.zones import ZoneLink
 from shardwright.units import BITS_PER_BYTE, GIGA, MILLI
@@ -53,12 +54,20 @@ class ClusterRead:
     assumed: tuple[Assumed, ...]
 
 
-def read_from(inventories: Sequence[Inventory], *, given: Mapping[str, str], count: int = 0, links: Sequence[ZoneLink] = ()) -> ClusterRead:
+def read_from(
+    inventories: Sequence[Inventory],
+    *,
+    given: Mapping[str, str],
+    count: int = 0,
+    links: Sequence[ZoneLink] = (),
+    all_nodes: bool = False,
+) -> ClusterRead:
     """The cluster that some files describe together.
 
     Args:
         given: accelerators or instances by a product's word, or by "" for nodes whose files do not say.
         count: nodes, where no file lists them; 0 = one. links: of zones.
+        all_nodes: count nodes too on which no job can be placed (down, drained, cordoned, not ready).
 
     Raises:
         ClusterError: the files contradict each other or do not say enough; the message says what, and where.
@@ -67,10 +76,12 @@ def read_from(inventories: Sequence[Inventory], *, given: Mapping[str, str], cou
     found = [note for one in inventories for note in one.notes]
     assumed: list[Assumed] = []
     if nodes:
+        listed = len(nodes)
+        nodes, remarks = schedulable(nodes, all_nodes=all_nodes)
         place = f"{nodes[0].where} and on"
-        found.append(Found(What.NODES, len(nodes), place))
+        found += [Found(What.NODES, len(nodes), place), *remarks]
         for one in inventories:
-            unlisted = sum(len(switch.nodes) for switch in one.switches) - len(nodes)
+            unlisted = sum(len(switch.nodes) for switch in one.switches) - listed
             if unlisted > 0:
                 found.append(Found(What.NODES, f"{unlisted} that no list of nodes with GPUs has, left out", one.file))
         if count and count != len(nodes):

@@ -14,15 +14,15 @@ from typing import Final
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.hostlist import hosts_of
 from shardwright.hardware.inventories.inventory import Found, Inventory, SeenNode, What
+from shardwright.hardware.inventories.node_states import slurm_state
 from shardwright.hardware.inventories.text import MAX_WORD, numbered_lines, whole_number
 from shardwright.units import MIB
 
 MAX_NODES: Final = 131_072
 MAX_DEVICES: Final = 1024
 MAX_MIB: Final = 2**30
-_KEY: Final = re.compile(r"(NodeName|Gres|CfgTRES|RealMemory|State|InstanceType)=(\S*)", re.IGNORECASE)
+_KEY: Final = re.compile(r"(NodeName|Gres|CfgTRES|RealMemory|State|InstanceType|CPUTot)=(\S*)", re.IGNORECASE)
 _NOTHING: Final = ("", "(null)", "N/A", "none")
-_AWAY: Final = ("DOWN", "FAIL", "DRAIN", "FUTURE", "MAINT")
 Fields = dict[str, tuple[str, str]]
 """Key in small letters -> (value, where)."""
 
@@ -39,27 +39,30 @@ def read_slurm_nodes(text: str, *, name: str) -> Inventory:
         ClusterError: a number is none, a node has two records or two kinds of GPU, or there are too many.
     """
     nodes: dict[str, SeenNode] = {}
-    without, away, first = 0, 0, f"{name}:1"
+    without, first = 0, f"{name}:1"
     for fields in _records(text, name=name):
         called, where = fields["nodename"]
         if called.upper() == "DEFAULT":
             continue
-        facts = _facts(fields)
+        facts = gpu_facts(fields)
+        away, remark = _state(fields)
         for host in hosts_of(called, where=where):
             if host in nodes:
                 raise ClusterError(f"{where}: node {host[:60]!r} is listed twice, also in {nodes[host].where}", hint="once each")
             if not facts:
                 without += 1
                 continue
-            away += any(state in fields.get("state", ("", ""))[0].upper() for state in _AWAY)
-            nodes[host] = SeenNode(name=host, where=where, facts=facts)
+            nodes[host] = SeenNode(name=host, where=where, facts=facts, away=away, remark=remark)
         if len(nodes) > MAX_NODES:
             raise ClusterError(f"{where}: more than {MAX_NODES:,} nodes", hint="write a smaller file")
     if not nodes:
         raise ClusterError(f"{name}: none of {without} nodes has a GPU", hint="Gres=gpu:h100:8 says that a node has")
-    said = {"without GPUs, left out": without, "down, drained or reserved, counted as all others": away}
-    notes = tuple(Found(What.NODES, f"{count} {words}", first) for words, count in said.items() if count)
-    return Inventory(file=name, nodes=tuple(nodes.values()), notes=notes)
+    return Inventory(file=name, nodes=tuple(nodes.values()), notes=left_out(without, first))
+
+
+def left_out(number: int, where: str) -> tuple[Found, ...]:
+    """The remark about nodes without GPUs."""
+    return (Found(What.NODES, f"{number} without GPUs, left out", where),) if number else ()
 
 
 def _records(text: str, *, name: str) -> Iterator[Fields]:
@@ -81,7 +84,15 @@ def _records(text: str, *, name: str) -> Iterator[Fields]:
         yield fields
 
 
-def _facts(fields: Fields) -> tuple[Found, ...]:
+def _state(fields: Fields) -> tuple[str, str]:
+    """Why no job can be placed on the node, and what else is said of its state. In slurm.conf ``State=UNKNOWN`` is what nodes start with:
+    scontrol counts their processors (``CPUTot``) beside it.
+    """
+    state = fields.get("state", ("", ""))[0]
+    return ("", "") if state.upper() == "UNKNOWN" and "cputot" not in fields else slurm_state(state)
+
+
+def gpu_facts(fields: Fields) -> tuple[Found, ...]:
     """Facts of a node with GPUs; none of one that has none."""
     gpus, where = _gpus(fields)
     if not gpus:

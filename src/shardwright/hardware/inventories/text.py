@@ -13,7 +13,10 @@ MAX_BYTES: Final = 64 * 1024**2
 MAX_LINES: Final = 2_000_000
 MAX_LINE: Final = 1024**2
 MAX_WORD: Final = 200
-_HINT: Final = "nvidia-smi topo -m, an NCCL topology, topology.conf, scontrol show nodes, kubectl get nodes -o json, or nccl-tests' output"
+_HINT: Final = (
+    "nvidia-smi topo -m or -L, rocm-smi --showtopo, an NCCL topology, topology.conf, scontrol show nodes, kubectl get nodes -o json, "
+    "or nccl-tests' output"
+)
 
 
 def read_bounded(path: Path) -> str:

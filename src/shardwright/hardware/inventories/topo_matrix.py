@@ -1,7 +1,8 @@
 """The matrix that ``nvidia-smi topo -m`` prints: how each two devices of a node are joined, and which network cards are beside them.
 
 What is relied on: a header that begins with ``GPU0``; a row for each device, with a cell for each column up to ``CPU Affinity``; ``NV#``
-for so many NVLinks; ``PIX`` and ``PXB`` for PCIe switches alone; a legend of the cards' names. Cells are apart by tabs, or by spaces where
+for so many NVLinks; ``PIX`` and ``PXB`` for PCIe switches alone, ``PHB`` and ``NODE`` for one processor,
+``SYS`` for the link between two; a legend of the cards' names. Cells are apart by tabs, or by spaces where
 the text was copied. Source: the legend that the program prints.
 """
 
@@ -14,8 +15,8 @@ from itertools import combinations
 from typing import Final
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories.inventory import Found, Inventory, Links, SeenNode, What
-from shardwright.hardware.inventories.islands import island_sizes
+from shardwright.hardware.inventories.inventory import Found, Inventory, Links, Paths, SeenNode, What
+from shardwright.hardware.inventories.islands import island_sizes, parts_of, require_all_links
 from shardwright.hardware.inventories.text import MAX_WORD, numbered_lines
 
 MAX_COLUMNS: Final = 256
@@ -26,6 +27,7 @@ _DEVICE: Final = re.compile(r"GPU[0-9]{1,4}")
 _CELL: Final = re.compile(r"X|SYS|NODE|PHB|PXB|PIX|SOC|NV[0-9]{1,3}|C2C|N/A|DIS|NS")
 _LEGEND: Final = re.compile(r"(NIC[0-9]{1,4}): +(\S+)")
 _BESIDE: Final = ("PIX", "PXB")
+_ONE_PROCESSOR: Final = (*_BESIDE, "PHB", "NODE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,12 @@ def read_topo_matrix(text: str, *, name: str) -> Inventory:
     if not devices or lacking:
         raise ClusterError(f"{name}: no row of {lacking or 'GPU0'}", hint="all that nvidia-smi topo -m prints")
     cards = [column for column in columns if column not in devices]
-    facts = [Found(What.DEVICES, len(devices), header), *_links(devices, rows, header), *_cards(devices, cards, rows, names, header)]
+    facts = [
+        Found(What.DEVICES, len(devices), header),
+        *_links(devices, rows, header),
+        *_paths(devices, rows, header),
+        *_cards(devices, cards, rows, names, header),
+    ]
     return Inventory(file=name, samples=(SeenNode(name="", where=header, facts=tuple(facts)),))
 
 
@@ -101,11 +108,27 @@ def _links(devices: list[str], rows: dict[str, _Row], header: str) -> list[Found
             pairs[i, j] = _count(there)
     found = [Found(What.ISLANDS, island_sizes(len(devices), pairs), header)]
     if pairs:
-        sums = [sum(count for pair, count in pairs.items() if device in pair) for device in range(len(devices))]
+        of_each = [[count for pair, count in pairs.items() if device in pair] for device in range(len(devices))]
+        sums = list(map(sum, of_each))
+        if max(sums) > MOST_LINKS:
+            # A cell counts the links to the switch that both of its devices have.
+            require_all_links([max(some, default=0) for some in of_each], devices, where=header)
         peer = next(iter(pairs.values())) if len(set(pairs.values())) == 1 else 0
         total = min(some for some in sums if some)
         found.append(Found(What.LINKS, Links(peer, peer if peer and total > MOST_LINKS else total), rows[devices[0]].where))
     return found
+
+
+def _paths(devices: list[str], rows: dict[str, _Row], header: str) -> list[Found]:
+    """What joins devices that NVLinks do not: devices below each PCIe switch, and of each processor."""
+    cells = {(i, j): rows[one].cells[other] for (i, one), (j, other) in combinations(enumerate(devices), 2)}
+    if not any(cell in (*_ONE_PROCESSOR, "SYS", "SOC") for cell in cells.values()):
+        return []
+    linked = [pair for pair, cell in cells.items() if _count(cell)]
+    below = [*linked, *(pair for pair, cell in cells.items() if cell in _BESIDE)]
+    within = [*below, *(pair for pair, cell in cells.items() if cell in _ONE_PROCESSOR)]
+    sizes = [tuple(map(len, parts_of(len(devices), pairs))) for pairs in (below, within)]
+    return [Found(What.PATHS, Paths(*sizes), header)]
 
 
 def _cards(devices: list[str], cards: list[str], rows: dict[str, _Row], names: dict[str, str], header: str) -> list[Found]:

@@ -13,7 +13,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.spending import SECONDS_PER_HOUR, Spending, watts_of
 from shardwright.errors import UsageError
 from shardwright.hardware.catalog.instances import find_instance
-from shardwright.hardware.catalog.prices import list_price
+from shardwright.hardware.catalog.prices import GIVE_A_PRICE, NOT_RENTED, list_price
 from shardwright.hardware.cluster import Cluster
 from shardwright.search.mixed.pools import Pool
 from shardwright.search.request import OBJECTIVES
@@ -86,7 +86,9 @@ def _no_price(cluster: Cluster, pool: Pool) -> UsageError:
     group = cluster.groups[pool.group]
     known, instance = list_price(group.kind), find_instance(group.kind.name)
     name, count = (instance.name, group.count) if instance is not None else (pool.name, pool.devices)
-    dollars, of = (f"{known.usd_per_hour:.4g}", f" ({known.of} asks that)") if known is not None else ("2.5", "")
+    rented = "" if group.kind.accelerator.name not in NOT_RENTED else " (no cloud lists a price of it in dollars)"
+    dollars, of = (f"{known.usd_per_hour:.4g}", f" ({known.of} asks that)") if known is not None else ("2.5", rented)
     return UsageError(
-        f"the cluster states no price of {pool.name}", hint=f"dollars of a device and hour behind it: {name}:{count}/{dollars}usd{of}"
+        f"the cluster states no price of {pool.name}",
+        hint=f"dollars of a device and hour behind it: {name}:{count}/{dollars}usd{of}; or {GIVE_A_PRICE}",
     )

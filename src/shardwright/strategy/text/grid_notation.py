@@ -46,7 +46,11 @@ _KEY_WORD: Final = re.compile(r"([^=]*)=(.*)", re.DOTALL)
 
 
 def name_and_value(word: str) -> tuple[str, str]:
-    """``tp8`` and ``tp=8`` as ("tp", "8"), and a flag such as ``sp`` as ("sp", "1"); the value of any other word is empty."""
+    """``tp8``, ``tp=8`` and ``TP=8`` as ("tp", "8"), and a flag such as ``sp`` as ("sp", "1"); the value of any other word is empty.
+
+    Case does not count: every name and value of the notation is in small letters.
+    """
+    word = word.lower() if word.isascii() else word
     if word in _FLAGS:
         return word, "1"
     found = _KEY_WORD.fullmatch(word) or _SHORT_WORD.fullmatch(word)
