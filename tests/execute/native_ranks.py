@@ -44,8 +44,8 @@ SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "v
 
 
 def normed_heads() -> Model:
-    """Norms of query and key heads, and biases of the projections: their gradients are parts on every rank of tp."""
-    config = {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "attention_bias": True}
+    """Norms of query and key heads, biases of the projections: their gradients are parts on every rank of tp. A row of padding."""
+    config = {"pad_token_id": 40, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "attention_bias": True}
     return model_from_config({**SIZES, **config, "architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-5}, name="normed")
 
 

@@ -29,7 +29,7 @@ RULE = AdamW(rate=3e-3, clip=1.0)
 
 
 def tied(layers: int = 2) -> Model:
-    """Layers under a head that is the embedding."""
+    """Layers under a head that is the embedding, which has a row of padding."""
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 64}
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -37,6 +37,7 @@ def tied(layers: int = 2) -> Model:
         "num_hidden_layers": layers,
         "tie_word_embeddings": True,
         "rms_norm_eps": 1e-5,
+        "pad_token_id": 40,
     }
     return model_from_config({**config, "max_position_embeddings": 64}, name="tied")
 
