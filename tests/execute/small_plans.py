@@ -55,7 +55,7 @@ MAMBA2 = partial(small_model, "mamba-codestral-7b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Small:
-    """A plan and what it trains; `zero` lines come before `body`."""
+    """A plan and what it trains; `zero` lines come before `body`. microbatches: of the same on one device."""
 
     body: str
     devices: int = 4
@@ -63,6 +63,7 @@ class Small:
     whole: Callable[[], Model] = DENSE2
     zero: str = ""
     rule: AdamW = RULE
+    microbatches: int = 1
 
     @property
     def model(self) -> Model:
@@ -86,7 +87,7 @@ class Small:
 
     def alone(self) -> Training:
         """The same on one device."""
-        return training(self.model, self.job, unsplit(self.model, self.job), rule=self.rule)
+        return training(self.model, self.job, unsplit(self.model, self.job, microbatches=self.microbatches), rule=self.rule)
 
     def batches(self, step: int) -> Batch:
         generator = torch.Generator().manual_seed(step)

@@ -20,7 +20,19 @@ from shardwright.execute.launch.alive import end_with_launcher
 from shardwright.execute.launch.checked import require_runnable
 from shardwright.execute.launch.launch import FOLDER, INTERRUPTED, is_rank, launch, write_error
 from shardwright.execute.launch.metrics import add_line, line_of
-from shardwright.execute.launch.run_report import AUTO, BACKENDS, FORMATS, OWN, TEXT, TRANSPORTS, RunEvaluation, RunOptions, RunStep
+from shardwright.execute.launch.run_report import (
+    AUTO,
+    BACKENDS,
+    CONFIGURED,
+    FORMATS,
+    NOISES,
+    OWN,
+    TEXT,
+    TRANSPORTS,
+    RunEvaluation,
+    RunOptions,
+    RunStep,
+)
 from shardwright.execute.launch.tensorboard import Write, writer
 from shardwright.execute.state.folders import latest
 from shardwright.execute.state.lock import held
@@ -80,6 +92,15 @@ def run(
     ] = None,
     clip: Annotated[float, typer.Option("--clip", min=0.0, help="Clip gradients to this norm; 0 means never.")] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Random seed of the initial parameters, without --weights.")] = 0,
+    load_balancing: Annotated[
+        float | None,
+        typer.Option(
+            "--load-balancing", min=0.0, help="Coefficient of the load-balancing loss of experts; by default as config.json says."
+        ),
+    ] = None,
+    router_noise: Annotated[
+        str, typer.Option("--router-noise", help="Noise on routers: " + "; ".join(f"{name}: {what}" for name, what in NOISES.items()))
+    ] = CONFIGURED,
     on: Annotated[str, typer.Option("--on", help="Device type, cpu or cuda; by default an accelerator if there is one.")] = "",
     backend: Annotated[str, typer.Option("--backend", help="; ".join(f"{name}: {what}" for name, what in BACKENDS.items()))] = OWN,
     transport: Annotated[str, typer.Option("--transport", help="; ".join(f"{name}: {what}" for name, what in TRANSPORTS.items()))] = AUTO,
@@ -122,6 +143,8 @@ def run(
         "eval-batches": eval_batches,
         "shuffle": shuffle,
         "seed": seed,
+        "load-balancing": load_balancing,
+        "router-noise": router_noise,
         "on": on,
         "backend": backend,
         "transport": transport,
@@ -205,6 +228,8 @@ def _asked(options: Mapping[str, Any], *, data: Sequence[str]) -> RunOptions:
         eval_data=read_data(options["eval-data"], flag="--eval-data"),
         eval_every=options["eval-every"],
         eval_batches=options["eval-batches"],
+        load_balancing=options["load-balancing"],
+        router_noise=options["router-noise"],
     )
 
 

@@ -13,7 +13,7 @@ from shardwright.errors import OutputError
 FILE: Final = "run.json"
 KEPT: Final = (
     *("weights", "every", "rate", "decay", "no-decay", "betas", "eps", "curve", "warmup", "least", "keep", "clip", "seed", "formats"),
-    *("shuffle", "eval-data", "eval-every", "eval-batches", "profile"),
+    *("shuffle", "load-balancing", "router-noise", "eval-data", "eval-every", "eval-batches", "profile"),
 )
 """Options that are remembered, by their names in the command line; files by their whole paths."""
 
