@@ -39,8 +39,8 @@ class RunOptions:
         rate, decay, clip: of AdamW (clip 0 = no limit). seed: of first parameters, and of the order of windows. shuffle: windows in an
             order drawn for each pass, not as they stand. on: ``cpu``, ``cuda``, or empty = an accelerator if there is one.
         betas, eps: of AdamW; no_decay: words of what weight decay spares (`training.spared`). curve, warmup, least: of the learning rate
-            over the steps (`training.rate`). keep: newest checkpoints that are kept; 0 = all. metrics: file that gets a line of JSON a
-            step; None = none.
+            over the steps (`training.rate`). curve_steps: steps that the curve is made for; 0 = `steps`.
+        keep: newest checkpoints that are kept; 0 = all. metrics: file that gets a line of JSON a step; None = none.
         eval_data: files of tokens that are evaluated, not learnt, after every `eval_every` steps (0 = after the last) and after the last:
             the first `eval_batches` batches (0 = all). tensorboard: folder of event files; None = none.
         load_balancing: coefficient of the load-balancing loss of experts (0 = none); None = as the model's configuration says.
@@ -69,6 +69,7 @@ class RunOptions:
     eps: float = 1e-8
     no_decay: tuple[str, ...] = ()
     curve: str = "constant"
+    curve_steps: int = 0
     warmup: int = 0
     least: float = 0.0
     keep: int = 0
@@ -88,7 +89,7 @@ class RunOptions:
     @property
     def rates(self) -> RateCurve:
         """What each step has of `rate`."""
-        return RateCurve(name=self.curve, warmup=self.warmup, steps=self.steps, least=self.least)
+        return RateCurve(name=self.curve, warmup=self.warmup, steps=self.curve_steps or self.steps, least=self.least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
