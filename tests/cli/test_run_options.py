@@ -272,6 +272,20 @@ def test_what_says_nothing_of_routers_is_refused(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+def test_dropout_that_is_not_applied_is_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is written, and what the class has where nothing is."""
+    sizes = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 32, "vocab_size": 64}
+    config, plan = tmp_path / "gpt2.json", tmp_path / "gpt2.plan"
+    config.write_text(json.dumps({"architectures": ["GPT2LMHeadModel"], **sizes, "attn_pdrop": 0.0, "embd_pdrop": 0.25}))
+    assert run(["simulate", str(config), "h100-sxm:1", "--seq-len", "16", "--global-batch", "4", "--quiet", "-o", str(plan)]) == 0
+    asked = ["run", str(plan), "--data", str(folder / "tokens.npy"), "--steps", "1", "--formats", "fp64"]
+    capsys.readouterr()
+    assert run(asked) == 0
+    assert "trained without dropout (config.json: embd_pdrop 0.25, resid_pdrop 0.1)" in " ".join(capsys.readouterr().out.split())
+    assert run(words(folder, "one.plan")) == 0
+    assert "dropout" not in capsys.readouterr().out
+
+
 def test_noise_on_routers_is_switched_off_by_name(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, plan = tmp_path / "experts.json", tmp_path / "experts.plan"
     config.write_text(json.dumps({**EXPERTS, "router_jitter_noise": 0.1}))

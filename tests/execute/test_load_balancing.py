@@ -13,17 +13,16 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
-from torch.nn import functional
 
 from shardwright.errors import StrategyError
 from shardwright.execute.proof.prove import made_batch, prove
 from shardwright.execute.proof.shrink import shrink
 from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.step import StepResult, differences, run_step, unsplit
 from shardwright.execute.training.train import member, training
-from shardwright.execute.weights.families import family_of
-from shardwright.execute.weights.layout import owned, stored
+from shardwright.execute.transport.in_process import run
 from shardwright.execute.weights.read import open_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.predictor import without_predictors
@@ -34,8 +33,9 @@ from shardwright.model.routers import routers
 from shardwright.model.trained import trained
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parser import parse_plan
-from tests.execute.published_configs import batch_of, in_double, logits_of, made, sequences_of
+from tests.execute.published_configs import batch_of, in_double, made, sequences_of
 from tests.execute.published_families import ALL
+from tests.execute.published_gradients import gradient_differences, published_loss
 from tests.execute.small_plans import FOUND
 from tests.execute.trained import train
 from tests.strategy.zoo_models import sparse
@@ -54,15 +54,6 @@ def balanced(config: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {**config, **own}
 
 
-def published_loss(published: Any, batch: dict[str, Any]) -> Any:
-    """Cross-entropy and what the class adds to it, of one forward pass."""
-    found: list[Any] = []
-    hook = published.register_forward_hook(lambda module, inputs, output: found.append(getattr(output, "aux_loss", None)))
-    own = functional.cross_entropy(logits_of(published, batch).flatten(0, 1), batch["labels"].flatten())
-    hook.remove()
-    return own if found[0] is None else own + published.config.get_text_config().router_aux_loss_coef * found[0]
-
-
 @pytest.mark.parametrize("architecture", sorted(TRIED))
 def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, architecture: str) -> None:
     """Of every class with experts: those that add the loss, and those that do not."""
@@ -79,16 +70,8 @@ def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, architectu
     weights = open_weights(tmp_path / "weights", model=model, dtype=torch.float64)
     result = run_step(model, job, unsplit(model, job), batch=batch, source=weights)
     assert float(result.loss) == pytest.approx(float(wanted.detach()), abs=1e-6)
-    for parameter in published.parameters():
-        parameter.data = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-    published.save_pretrained(tmp_path / "gradients")
-    gradients = open_weights(tmp_path / "gradients", model=model, dtype=torch.float64)
-    (store,) = result.stores.values()
-    for key, parameter in owned(model):
-        if parameter.trainable:
-            (held,) = store.held[key].values()
-            wanted = gradients(key) - stored(model, family_of(model.architecture), key).add
-            assert float((held.gradient - wanted).abs().max()) <= 1e-6 * (1 + float(wanted.abs().max())), key
+    for key, difference, largest in gradient_differences(published, model, result, folder=tmp_path / "gradients"):
+        assert difference <= 1e-6 * (1 + largest), key
 
 
 def test_every_class_with_the_loss_is_known() -> None:
@@ -266,6 +249,18 @@ def test_a_proof_has_the_loss() -> None:
     assert max(found.gradients.values()) < 1e-8
 
 
+def test_what_is_not_learnt_has_the_loss_of_tokens_alone() -> None:
+    model, plan = small(4), parse_plan(PLANS["pp and dp and ep"])
+    job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
+    batch = made_batch(model, job, seed=0)
+    known = training(model, job, plan)
+    members = {d: member(d, known, source=seeded(model, seed=1)) for d in known.devices}
+    found = run({d: evaluation_task(own, known, batch=batch) for d, own in members.items()})
+    without = replace(model, settings=replace(model.settings, load_balancing=0.0))
+    tokens = run_step(without, job, unsplit(without, job), batch=batch, source=seeded(model, seed=1)).loss
+    assert list(found.values()) == pytest.approx([float(tokens)] * 4, abs=1e-12)
+
+
 def test_noise_on_routers_is_refused_unless_it_is_switched_off() -> None:
     model = model_from_config({**MIXTRAL, "router_jitter_noise": 0.1}, name="small")
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
@@ -273,6 +268,7 @@ def test_noise_on_routers_is_refused_unless_it_is_switched_off() -> None:
         training(model, job, unsplit(model, job))
     assert refused.value.rule == "execute.noise"
     training(model, job, unsplit(model, job), settings=replace(model.settings, router_noise=0.0))
+    assert abs(prove(model, job, parse_plan(PLANS["ep and tp"])).loss_difference) < 1e-10
 
 
 def test_a_model_without_routers_has_no_such_loss() -> None:

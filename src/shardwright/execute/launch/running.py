@@ -190,7 +190,7 @@ def run_plan(
         checkpoint=latest(options.checkpoints) if options.checkpoints is not None else None,
         trace=trace,
         evaluations=tuple(log.evaluations),
-        remarks=(*(remarks(native[0]) if native is not None else ()), *_otherwise(problem.model), *_left_out(source)),
+        remarks=(*(remarks(native[0]) if native is not None else ()), *_otherwise(problem.model), *_dropped(settings), *_left_out(source)),
     )
 
 
@@ -235,6 +235,12 @@ def _unlearnt(problem: Problem, options: RunOptions, share: tuple[int, int]) -> 
 def _otherwise(model: Model) -> tuple[str, ...]:
     """What the published class of the model's configuration computes otherwise: weights of that class were refused for it."""
     return (f"{model.architecture} is computed but for: {'; '.join(model.differs)}",) if model.differs else ()
+
+
+def _dropped(settings: Settings) -> tuple[str, ...]:
+    """Dropout of the published class, which is not applied."""
+    named = ", ".join(f"{name} {value:g}" for name, value in settings.dropout)
+    return (f"trained without dropout (config.json: {named})",) if named else ()
 
 
 def _left_out(source: Source) -> tuple[str, ...]:

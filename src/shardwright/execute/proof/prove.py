@@ -52,6 +52,7 @@ def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress
     require_valid(plan, model=model, global_batch=job.global_batch)
     tell = progress or (lambda phase, done, total: None)
     tell("shrink the model", 0, 0)
+    model = replace(model, settings=replace(model.settings, router_noise=0.0))
     model, job, plan = shortened(model, job, plan, most=SHORT_OPERATORS)
     small = shrink_for(plan, model=model)
     stages = plan_stages(plan, model=small, unfolded=True)

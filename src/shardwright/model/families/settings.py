@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.families.classes import BY_LAYER, CLASSES, FACTORS, UNKNOWN, ClassSettings
+from shardwright.model.families.dropout import dropout_of
 from shardwright.model.families.images import image_differences, image_input, tower_settings
 from shardwright.model.families.padding import padding_difference, padding_row
 from shardwright.model.families.positions import (
@@ -92,6 +93,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         padding_row=padding_row(config, model=model, source=source),
         load_balancing=load_balancing(config, model=model, source=source),
         router_noise=router_noise(config, model=model, source=source),
+        dropout=dropout_of(config, model=model),
         image=image_input(config, model=model, source=source),
         turns=text_turns(config, usual=own.axes, source=source) if IMAGE in {b.sequence for b in model.blocks} else None,
         own=(*_latent_norms(config, eps), *tower_settings(config, model=model, source=source)),
