@@ -14,8 +14,9 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.cli.main import run
+from shardwright.execute.launch import resumed
 from shardwright.execute.state.remembered import FILE
-from tests.cli.test_run import plan_file, words
+from tests.cli.test_run import CONFIG, plan_file, words
 
 STEPS = 4
 
@@ -113,6 +114,187 @@ def test_what_is_asked_otherwise_is_said(folder: Path, tmp_path: Path, capsys: p
     assert json.loads((tmp_path / FILE).read_text())["rate"] == 0.02
     (tmp_path / FILE).write_text("{")
     assert run([*words(folder, "one.plan", steps=4), *kept, "--quiet"]) == 0
+
+
+def begun(folder: Path, kept: Path, *more: str, steps: int = 2) -> list[str]:
+    """Words of a run with checkpoints that was begun so."""
+    asked = [*words(folder, "one.plan", steps=steps), "--checkpoints", str(kept)]
+    assert run([*asked, *more, "--quiet"]) == 0
+    return ["--checkpoints", str(kept)]
+
+
+def test_other_tokens_are_refused_unless_they_are_meant(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another file, and the same name with other tokens; not a copy under another name."""
+    random = np.random.default_rng(1)
+    tokens = np.load(folder / "tokens.npy")
+    other, copy = tmp_path / "other.npy", tmp_path / "copy.npy"
+    np.save(other, random.integers(0, 64, 2000).astype(np.uint8))
+    np.save(copy, tokens)
+    kept = begun(folder, tmp_path / "kept")
+    plain = found(capsys, words(folder, "one.plan", steps=3))["steps"]
+    assert run(["run", str(folder / "one.plan"), "--data", str(other), "--steps", "3", "--formats", "fp64", *kept]) == 7
+    said = capsys.readouterr().err
+    assert "--data has other tokens of text than the checkpoints of" in said
+    assert "--accept data" in said
+    assert not (tmp_path / "kept" / "step-00000003").exists()
+    changed = tokens.copy()
+    changed[1999] ^= 1
+    np.save(copy, changed)
+    moved = ["run", str(folder / "one.plan"), "--data", str(copy), "--steps", "3", "--formats", "fp64", *kept]
+    assert run(moved) == 7
+    np.save(copy, tokens)
+    again = found(capsys, moved)["steps"]
+    assert [s["loss"] for s in again] == pytest.approx([s["loss"] for s in plain[2:]], abs=1e-12)
+    meant = ["run", str(folder / "one.plan"), "--data", str(other), "--steps", "4", "--formats", "fp64", *kept, "--accept", "data"]
+    capsys.readouterr()
+    assert run([*meant, "--quiet"]) == 0
+    assert "--data has other tokens of text than before" in capsys.readouterr().err, "a difference is said under --quiet too"
+    assert run([*words(folder, "one.plan", steps=5), *kept, "--quiet"]) == 7, "the newest data are what counts"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "word", "said"),
+    [
+        (["--seq-len", "8", "--global-batch", "4"], "seq-len", "seq-len is text 8, and the checkpoints of {} were made with text 16"),
+        (["--seq-len", "16", "--global-batch", "8"], "global-batch", "global-batch is 8, and the checkpoints of {} were made with 4"),
+    ],
+)
+def test_another_job_is_refused_unless_it_is_meant(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], sizes: list[str], word: str, said: str
+) -> None:
+    kept = begun(folder, tmp_path / "kept")
+    plan = tmp_path / "other.plan"
+    assert run(["simulate", str(folder / "one.json"), "h100-sxm:1", *sizes, "--strategy", "mbs2", "--quiet", "-o", str(plan)]) == 0
+    asked = ["run", str(plan), "--data", str(folder / "tokens.npy"), "--steps", "3", "--formats", "fp64", *kept, "--quiet"]
+    assert run(asked) == 7
+    shown = "".join(capsys.readouterr().err.split())
+    assert "".join(said.format(tmp_path / "kept").split()) in shown
+    assert f"--accept{word}" in shown
+    assert run([*asked, "--accept", word]) == 0
+    assert f"{word} " in capsys.readouterr().err
+
+
+def test_a_curve_is_of_the_steps_that_it_was_made_for(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More steps keep the rates of the first; another curve is asked for by name, and each is said."""
+    lines = tmp_path / "steps.jsonl"
+    chosen = ["--curve", "linear", "--least", "0.1", "--rate", "0.01"]
+    kept = begun(folder, tmp_path / "kept", *chosen, steps=2)
+    more = ["--metrics", str(lines), *kept]
+    capsys.readouterr()
+    assert run([*words(folder, "one.plan", steps=4), *more, "--quiet"]) == 0
+    assert "the linear curve is of 2 steps, not of 4: --curve-steps 4 changes it" in capsys.readouterr().err
+    assert run([*words(folder, "one.plan", steps=6), *more, "--curve-steps", "10", "--quiet"]) == 0
+    assert "--curve-steps 10 (was 2)" in capsys.readouterr().err
+    rates = [json.loads(line)["rate"] for line in lines.read_text().splitlines()]
+    assert rates == pytest.approx([0.001, 0.001, 0.01 * (0.1 + 0.9 * 0.5), 0.01 * (0.1 + 0.9 * 0.4)])
+
+
+def test_a_run_of_an_earlier_version_is_said_not_to_be_known(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = begun(folder, tmp_path / "kept", "--curve", "cosine")
+    file = tmp_path / "kept" / FILE
+    earlier = {name: value for name, value in json.loads(file.read_text()).items() if name not in ("facts", "curve-steps")}
+    file.write_text(json.dumps(earlier))
+    capsys.readouterr()
+    assert run([*words(folder, "one.plan", steps=3), *kept, "--quiet"]) == 0
+    said = capsys.readouterr().err
+    assert "not known whether the tokens of --data are those of before" in said
+    assert "not known for how many steps the cosine curve was made: it is of 3" in said
+    assert run([*words(folder, "one.plan", steps=4), *kept, "--accept", "dta"]) == 2
+    assert "--accept 'dta' is unknown" in capsys.readouterr().err
+
+
+def test_a_large_file_is_known_by_pieces_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resumed, "WHOLE_BYTES", 1 << 12)
+    monkeypatch.setattr(resumed, "PIECE_BYTES", 1 << 10)
+    tokens = np.arange(100_000, dtype=np.uint16)
+    np.save(tmp_path / "tokens.npy", tokens)
+    before = resumed.digest_of(tmp_path / "tokens.npy")
+    assert before.startswith("100000 uint16 ")
+    for changed in (np.r_[tokens[:-1], np.uint16(7)], np.r_[np.uint16(7), tokens[1:]], tokens[:-1], tokens.astype(np.int32)):
+        np.save(tmp_path / "tokens.npy", changed)
+        assert resumed.digest_of(tmp_path / "tokens.npy") != before
+    np.save(tmp_path / "tokens.npy", tokens)
+    assert resumed.digest_of(tmp_path / "tokens.npy") == before
+
+
+EXPERTS = {
+    **CONFIG,
+    "architectures": ["MixtralForCausalLM"],
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "output_router_logits": True,
+    "router_aux_loss_coef": 0.5,
+}
+
+
+def test_experts_are_balanced_as_the_configuration_or_the_run_says(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On one device and on four; another number of microbatches is another loss, which a run that goes on does not take for the same."""
+    config = tmp_path / "experts.json"
+    config.write_text(json.dumps(EXPERTS))
+    plans = {"one": ("mbs2", 1), "all": ("mbs4", 1), "four": ("pp2 dp2 ep2 mbs1 schedule=1f1b", 4)}
+    for name, (strategy, devices) in plans.items():
+        sizes = ["--seq-len", "16", "--global-batch", "4", "--quiet", "-o", str(tmp_path / f"{name}.plan")]
+        assert run(["simulate", str(config), f"h100-sxm:{devices}", *sizes, "--strategy", strategy]) == 0
+
+    def asked(name: str, steps: int, *more: str) -> list[str]:
+        tokens = str(folder / "tokens.npy")
+        return ["run", str(tmp_path / f"{name}.plan"), "--data", tokens, "--steps", str(steps), "--formats", "fp64", *more]
+
+    def losses(name: str, steps: int, *more: str) -> list[float]:
+        return [step["loss"] for step in found(capsys, asked(name, steps, *more))["steps"]]
+
+    alone, without = losses("one", 3), losses("one", 3, "--load-balancing", "0")
+    assert alone[0] - without[0] == pytest.approx(0.5 * 2, abs=0.1), "the loss of balanced experts is topk"
+    kept = ["--checkpoints", str(tmp_path / "kept")]
+    process = subprocess.run(
+        [sys.executable, "-m", "shardwright", *asked("four", 2, *kept, "--json")], check=True, timeout=300, capture_output=True, text=True
+    )
+    assert [s["loss"] for s in json.loads(process.stdout)["steps"]] == pytest.approx(alone[:2], abs=1e-10)
+    assert run(asked("all", 3, *kept)) == 7
+    assert "microbatch is 4" in " ".join(capsys.readouterr().err.split())
+    assert losses("one", 3, *kept) == pytest.approx(alone[2:], abs=1e-10)
+    assert losses("all", 4, *kept, "--load-balancing", "0")
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        (["--load-balancing", "0.1"], 5, "has none"),
+        (["--router-noise", "of"], 2, "unknown router noise 'of'"),
+    ],
+)
+def test_what_says_nothing_of_routers_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], more: list[str], code: int, said: str
+) -> None:
+    assert run([*words(folder, "two.plan"), *more]) == code
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_dropout_that_is_not_applied_is_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is written, and what the class has where nothing is."""
+    sizes = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 32, "vocab_size": 64}
+    config, plan = tmp_path / "gpt2.json", tmp_path / "gpt2.plan"
+    config.write_text(json.dumps({"architectures": ["GPT2LMHeadModel"], **sizes, "attn_pdrop": 0.0, "embd_pdrop": 0.25}))
+    assert run(["simulate", str(config), "h100-sxm:1", "--seq-len", "16", "--global-batch", "4", "--quiet", "-o", str(plan)]) == 0
+    asked = ["run", str(plan), "--data", str(folder / "tokens.npy"), "--steps", "1", "--formats", "fp64"]
+    capsys.readouterr()
+    assert run(asked) == 0
+    assert "trained without dropout (config.json: embd_pdrop 0.25, resid_pdrop 0.1)" in " ".join(capsys.readouterr().out.split())
+    assert run(words(folder, "one.plan")) == 0
+    assert "dropout" not in capsys.readouterr().out
+
+
+def test_noise_on_routers_is_switched_off_by_name(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, plan = tmp_path / "experts.json", tmp_path / "experts.plan"
+    config.write_text(json.dumps({**EXPERTS, "router_jitter_noise": 0.1}))
+    sizes = ["--seq-len", "16", "--global-batch", "4", "--quiet", "-o", str(plan)]
+    assert run(["simulate", str(config), "h100-sxm:1", *sizes, "--strategy", "mbs2"]) == 0
+    asked = ["run", str(plan), "--data", str(folder / "tokens.npy"), "--steps", "1", "--formats", "fp64", "--quiet"]
+    assert run(asked) == 5
+    assert "--router-noise off" in capsys.readouterr().err
+    assert run([*asked, "--router-noise", "off"]) == 0
 
 
 def test_ranks_are_asked_what_the_run_is(folder: Path, tmp_path: Path) -> None:

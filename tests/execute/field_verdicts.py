@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 
-from tests.execute.flips import Ending, Flip, Verdict, fields_of, flips, verdict
+from shardwright.model.families.dropout import FIELDS
+from tests.execute.flips import Ending, Flip, Verdict, config_class, fields_of, flips, verdict
 from tests.execute.huggingface_layouts import CONFIGS
 from tests.execute.published_configs import PUBLISHED
 from tests.execute.published_sizes import Config
@@ -18,14 +21,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "config-fields.md"
 HEAD = """# Fields of configurations
 
 What every field of a family's configuration class does here, found by trying: a small model of Transformers {version} is made with another
-value of the field, or without it, and its loss is compared with ours on the same random weights (1e-5, float64). Fields of a section stand
-behind its name.
+value of the field, or without it. In training mode its loss and every gradient are compared with ours, on the same random weights (1e-5,
+float64). Fields of a section stand behind its name.
 
-- *Computed*: the loss changes, and ours with it.
-- *Without effect*: no value that was tried changes a loss. Dropout is the job's: published weights are compared without it.
+- *Computed*: the loss or a gradient changes, and ours with it.
+- *Without effect*: no value that was tried changes the loss or a gradient.
+- *Left out*: dropout. Loss and gradients are equal without it; training here applies none, and `run` names what it leaves out.
 - *Must be written*: without it the configuration is refused.
 - *Refused*: some value is refused, with the reason that is said; other values of the same field may be computed.
 - *Not taken*: Transformers itself takes no other value that was tried.
+
+Models with experts are tried with the load-balancing loss (`output_router_logits`), and all with another `pad_token_id`.
 
 `python -m tests.execute.field_verdicts` writes this page; tests repeat a sample of it, and `make proof` all.
 """
@@ -35,27 +41,41 @@ Found = dict[str, dict[str, set[str]]]
 
 @cache
 def families() -> Mapping[str, Config]:
-    """A small configuration of every architecture."""
+    """A small configuration of every architecture, without dropout and with the load-balancing loss of experts."""
     found: dict[str, Config] = {}
     for config in (*CONFIGS.values(), *PUBLISHED.values()):
-        found.setdefault(config["architectures"][0], config)
+        found.setdefault(config["architectures"][0], _trained(config))
     return found
 
 
-KINDS = ("computed", "without effect", "must be written", "refused", "not taken")
+def _trained(config: Config) -> Config:
+    declared = inspect.signature(config_class(config)).parameters
+    section = next((name for name in ("text_config",) if name in config), "")
+    inner = inspect.signature(config_class(config[section])).parameters if section else declared
+    dropped = {name: 0.0 for name in FIELDS if name in declared}
+    balanced = {"output_router_logits": True} if "router_aux_loss_coef" in inner else {}
+    if section:
+        return {**config, **dropped, section: {**config[section], **balanced}}
+    return {**config, **dropped, **balanced}
+
+
+KINDS = ("computed", "without effect", "left out", "must be written", "refused", "not taken")
 MISSING = re.compile(r"field [\w.]+ .*is missing$|field [\w.]+ is missing$")
-WEAKER = (("computed", "without effect"), ("refused", "without effect"), *((kind, "not taken") for kind in KINDS[:-1]))
+STRONG = ("computed", "left out", "refused")
+WEAKER = (*((kind, "without effect") for kind in STRONG), *((kind, "not taken") for kind in KINDS[:-1]))
 """A field with the first verdict does not have the second one too."""
 
 
-def words_of(flip: Flip, found: Verdict, base: float) -> tuple[str, str]:
+def words_of(flip: Flip, found: Verdict, base: Verdict) -> tuple[str, str]:
     """(verdict, reason) of a flip, in the page's words."""
     if found.ending is Ending.REFUSED:
         return ("must be written", "") if flip.absent and MISSING.search(found.said) else ("refused", reason(found.said))
     if found.ending is Ending.UNMADE:
         return "not taken", ""
+    if found.ending is Ending.LEFT_OUT:
+        return "left out", ""
     assert found.ending is Ending.EQUAL, f"{flip}: {found.said}"
-    return ("computed" if found.loss != base else "without effect"), ""
+    return ("without effect" if found.same(base) else "computed"), ""
 
 
 def reason(said: str) -> str:
@@ -71,7 +91,8 @@ def of_family(config: Config) -> Found:
         base = verdict(config, Path(name) / "base")
         assert base.ending is Ending.EQUAL, base.said
         for number, flip in enumerate(flips(config)):
-            kind, why = words_of(flip, verdict(flip.of(config), Path(name) / str(number)), base.loss)
+            kind, why = words_of(flip, verdict(flip.of(config), Path(name) / str(number), like=base), base)
+            rmtree(Path(name) / str(number), ignore_errors=True)
             found.setdefault(kind, {}).setdefault(flip.field, set()).update({why} - {""})
     for stronger, weaker in WEAKER:
         for field in found.get(stronger, {}):

@@ -10,24 +10,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from math import nan
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from shardwright.errors import ShardwrightError
 from shardwright.execute.interpreter.device import Batch
-from shardwright.execute.training.step import run_step, unsplit
+from shardwright.execute.training.routers import require_trainable
+from shardwright.execute.training.step import StepResult, run_step, unsplit
 from shardwright.execute.weights.read import open_weights
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface import load_config, model_from_config
 from shardwright.model.ir.graph import Model
-from tests.execute.published_configs import batch_of, in_double, logits_of, made, sequences_of
+from tests.execute.published_configs import all_in_double, batch_of, made, sequences_of
+from tests.execute.published_gradients import gradient_differences, published_loss
 from tests.execute.published_sizes import Config
 
 TOKENS = 7
+PADDING = "pad_token_id"
+"""Of tokens, the one that classes compute with."""
 OF_FILES = frozenset(
     {
         *("architectures", "dtype", "torch_dtype", "transformers_version", "model_type", "_name_or_path", "return_dict"),
@@ -102,7 +106,8 @@ def fields_of(config: Config) -> dict[str, tuple[Any, ...]]:
     declared = inspect.signature(config_class(config)).parameters
     sections = [name for name in config if name.endswith("_config")]
     values = {name: _values(declared[name].annotation) if name in declared else () for name in (*declared, *config) if name not in sections}
-    found = {name: tried for name, tried in values.items() if name not in OF_FILES and not name.endswith("_token_id")}
+    others = {name for name in values if name.endswith("_token_id") and name != PADDING}
+    found = {name: tried for name, tried in values.items() if name not in OF_FILES | others}
     return found | {f"{section}.{name}": tried for section in sections for name, tried in fields_of(config[section]).items()}
 
 
@@ -125,28 +130,70 @@ def config_class(config: Config) -> Any:
 
 
 class Ending(StrEnum):
-    """How a configuration ends: Transformers does not take it, we refuse it, the losses are equal, or they are not."""
+    """How a configuration ends: Transformers does not take it, we refuse it, we name dropout that we leave out, losses and gradients are
+    equal (in training mode, or, where dropout is left out, without it), or they are not.
+    """
 
     UNMADE = "unmade"
     REFUSED = "refused"
+    LEFT_OUT = "left out"
     EQUAL = "equal"
     OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How a configuration ended. said: why. loss: Transformers', with weights that are drawn by their names and shapes."""
+    """How a configuration ended.
+
+    Args:
+        said: why. loss, norm: Transformers' loss, with weights that are drawn by their names and shapes, and the norm of its gradients.
+        model: that is read of what Transformers writes.
+    """
 
     ending: Ending
     said: str = ""
+    model: Model | None = None
     loss: float = nan
+    norm: float = nan
+
+    def same(self, other: Verdict) -> bool:
+        """Neither the loss nor a gradient is another one."""
+        return (self.loss, self.norm) == (other.loss, other.norm)
 
 
-def verdict(config: Config, folder: Path) -> Verdict:
-    """What Transformers and we make of a configuration; `folder` gets its model."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A model of Transformers, what it reads, and its loss outside of training mode."""
+
+    model: Any
+    batch: Batch
+    still: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """Loss of a model of Transformers in training mode, and the norm of its gradients; `random`: training mode or its seed change the loss,
+    and these are without it.
+    """
+
+    loss: float
+    norm: float
+    random: bool
+
+
+TOLERANCE = 1e-5
+"""Of losses, and of gradients beside their largest element."""
+
+
+def verdict(config: Config, folder: Path, *, like: Verdict | None = None) -> Verdict:
+    """What Transformers and we make of a configuration in training; `folder` gets its model.
+
+    Args:
+        like: of another configuration. Where both read the same model, and Transformers' loss and gradients are the same, so are ours.
+    """
     ids = torch.randint(0, 6, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
     try:
-        wanted, batch = _published_loss(config, ids, folder)
+        published = _published(config, ids, folder)
     except Exception as error:
         return Verdict(ending=Ending.UNMADE, said=repr(error))
     try:
@@ -154,35 +201,81 @@ def verdict(config: Config, folder: Path) -> Verdict:
         own = model_from_config(config, name=model.name)
         refused = [*model.differs, *own.differs, *(f"{name} is not known" for name in own.unread)]
         if refused:
-            return Verdict(ending=Ending.REFUSED, said=refused[0], loss=wanted)
-        found = _our_loss(model, batch, folder)
+            return Verdict(ending=Ending.REFUSED, said=refused[0])
+        require_trainable(model, model.settings)
+        model = replace(model, name="")
+        trained = _trained(published, config)
+        ended = partial(Verdict, model=model, loss=trained.loss, norm=trained.norm)
+        if like is not None and like.model == model and like.same(ended(ending=like.ending)) and not trained.random:
+            return like if own_equals(own, model) else ended(ending=Ending.OTHER, said=f"read as {own.settings}")
+        result = _our_step(model, published.batch, folder)
     except ShardwrightError as error:
         said = error.message
         for path in (f"{folder / 'config.json'}: ", f"{folder}/", f"{folder}: "):
             said = said.replace(path, "")
-        return Verdict(ending=Ending.REFUSED, said=said, loss=wanted)
-    # The longest context changes no loss: where it is not written ours is not known.
-    if replace(own, max_context=model.max_context) != model:
-        return Verdict(ending=Ending.OTHER, said=f"read as {own.settings}, written as {model.settings}", loss=wanted)
-    if abs(found - wanted) > 1e-5 * max(1.0, wanted):
-        return Verdict(ending=Ending.OTHER, said=f"loss {found:.9f}, published {wanted:.9f}", loss=wanted)
-    return Verdict(ending=Ending.EQUAL, loss=wanted)
+        return Verdict(ending=Ending.REFUSED, said=said)
+    if not own_equals(own, model):
+        return ended(ending=Ending.OTHER, said=f"read as {own.settings}, written as {model.settings}")
+    if bool(model.settings.dropout) != trained.random:
+        return ended(ending=Ending.OTHER, said=f"dropout {model.settings.dropout}, and training is random: {trained.random}")
+    if abs(float(result.loss) - trained.loss) > TOLERANCE * max(1.0, trained.loss):
+        return ended(ending=Ending.OTHER, said=f"loss {float(result.loss):.9f}, published {trained.loss:.9f}")
+    for key, difference, largest in gradient_differences(published.model, model, result, folder=folder / "gradients"):
+        if not difference <= TOLERANCE * (1 + largest):
+            return ended(ending=Ending.OTHER, said=f"gradient of {key} differs by {difference:.3g}")
+    return ended(ending=Ending.LEFT_OUT if trained.random else Ending.EQUAL)
 
 
-def _published_loss(config: Config, ids: torch.Tensor, folder: Path) -> tuple[float, Batch]:
-    with _silent(), torch.no_grad():
+def own_equals(own: Model, written: Model) -> bool:
+    """A configuration reads as what Transformers writes of it. The longest context changes no loss: where it is not written ours is not
+    known.
+    """
+    return replace(own, name="", max_context=written.max_context) == written
+
+
+SEEDS = 8
+"""Drops of a small layer are seldom enough that one may see none."""
+
+
+def _published(config: Config, ids: torch.Tensor, folder: Path) -> Published:
+    with _silent():
         published = made(config)
         batch = batch_of(published, ids)
-        with in_double(config["architectures"][0]):
-            logits = logits_of(published, batch)
         published.save_pretrained(folder)
-    return float(functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())), batch
+        with all_in_double(published):
+            return Published(model=published, batch=batch, still=_loss(published, batch))
 
 
-def _our_loss(model: Model, batch: Batch, folder: Path) -> float:
+def _trained(published: Published, config: Config) -> Trained:
+    """Gradients are those of the model's parameters then."""
+    model = published.model
+    with _silent(), all_in_double(model):
+        model.train()
+        random = any(_loss(model, published.batch, seed=seed) != published.still for seed in range(SEEDS if _drops(config) else 1))
+        if random:
+            model.eval()
+        loss = published_loss(model, dict(published.batch))
+        loss.backward()
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = float(torch.stack([grad.double().square().sum() for grad in grads]).sum().sqrt())
+    return Trained(loss=float(loss.detach()), norm=norm, random=random)
+
+
+def _drops(config: Config) -> bool:
+    """Some field of a configuration names a share of what is dropped."""
+    return any(_drops(value) if isinstance(value, dict) else "drop" in name and bool(value) for name, value in config.items())
+
+
+def _loss(published: Any, batch: Batch, *, seed: int = 0) -> float:
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        return float(published_loss(published, dict(batch)))
+
+
+def _our_step(model: Model, batch: Batch, folder: Path) -> StepResult:
     job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=2)
     weights = open_weights(folder, model=model, dtype=torch.float64)
-    return float(run_step(model, job, unsplit(model, job), batch=batch, source=weights).loss)
+    return run_step(model, job, unsplit(model, job), batch=batch, source=weights)
 
 
 @contextmanager

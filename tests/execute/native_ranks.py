@@ -44,8 +44,8 @@ SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "v
 
 
 def normed_heads() -> Model:
-    """Norms of query and key heads, and biases of the projections: their gradients are parts on every rank of tp."""
-    config = {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "attention_bias": True}
+    """Norms of query and key heads, biases of the projections: their gradients are parts on every rank of tp. A row of padding."""
+    config = {"pad_token_id": 40, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "attention_bias": True}
     return model_from_config({**SIZES, **config, "architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-5}, name="normed")
 
 
@@ -84,6 +84,13 @@ def shared_gate() -> Model:
     experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
     config = {**SIZES, **experts, "intermediate_size": 128, "num_key_value_heads": 2, "norm_topk_prob": True, "rms_norm_eps": 1e-6}
     return model_from_config({**config, "architectures": ["Qwen2MoeForCausalLM"]}, name="gate")
+
+
+def balanced() -> Model:
+    """Experts whose load a loss over all layers balances."""
+    experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "output_router_logits": True, "router_aux_loss_coef": 0.5}
+    config = {**SIZES, **experts, "intermediate_size": 64, "num_key_value_heads": 2, "architectures": ["MixtralForCausalLM"]}
+    return model_from_config(config, name="balanced")
 
 
 def turned() -> Model:
@@ -133,17 +140,18 @@ STEPS = many(2, 3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A grid of four devices and the model that it trains."""
+    """A grid of four devices and the model that it trains; `microbatches`: of the single process, where the loss is of microbatches."""
 
     grid: Grid
     whole: Callable[[], Model] = DENSE2
     order: Table | None = None
     compute: torch.dtype | None = None
     rule: AdamW = RULE
+    microbatches: int = 1
 
     @property
     def small(self) -> Small:
-        return Small(body="", whole=self.whole, rule=self.rule)
+        return Small(body="", whole=self.whole, rule=self.rule, microbatches=self.microbatches)
 
 
 _PIPELINE = partial(Grid, pp=4, microbatch=2)
@@ -180,6 +188,9 @@ CASES: dict[str, Case] = {
     "normed heads, tp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=4), whole=normed_heads),
     "learned positions, tied, under tp": Case(grid=Grid(tp=4, sp=True, microbatch=8), whole=learned_positions),
     "experts under zero-3": Case(grid=Grid(dp=4, zero=3), whole=SPARSE),
+    "balanced experts under zero-3": Case(grid=Grid(dp=4, zero=3, recompute=Recompute.FULL), whole=balanced, microbatches=2),
+    "balanced experts, tp2 and sequence": Case(grid=Grid(tp=2, sp=True, dp=2, ep=4, microbatch=2), whole=balanced, microbatches=2),
+    "balanced experts, tp2 and cp2": Case(grid=Grid(tp=2, cp=2, ulysses=2, microbatch=8), whole=balanced),
     "experts under zb-h1": Case(grid=Grid(pp=2, dp=2, schedule="zb-h1"), whole=SPARSE),
     "spared under zero-3": Case(grid=Grid(dp=4, zero=3), whole=learned_positions, rule=SPARING),
     "tied": Case(grid=Grid(dp=4, zero=3), whole=tied),

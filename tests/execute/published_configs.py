@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
@@ -303,6 +303,19 @@ def in_double(architecture: str) -> Iterator[None]:
     floats = torch.Tensor.float if name.endswith("t5") else torch.Tensor.double
     shared = import_module("transformers.vision_utils")
     with patch.object(found, "torch", _Double()), patch.object(shared, "torch", _Double()), patch.object(torch.Tensor, "float", floats):
+        yield
+
+
+@contextmanager
+def all_in_double(published: Any) -> Iterator[None]:
+    """As `in_double`, of every module of a model: norms, turns and softmax too, which most classes compute in float32."""
+    names = {type(part).__module__ for part in published.modules()}
+    floats = torch.Tensor.float if any(name.endswith("t5") for name in names) else torch.Tensor.double
+    with ExitStack() as patches:
+        for name in sorted(names | {"transformers.vision_utils"}):
+            if name.startswith("transformers.") and hasattr(module := import_module(name), "torch"):
+                patches.enter_context(patch.object(module, "torch", _Double()))
+        patches.enter_context(patch.object(torch.Tensor, "float", floats))
         yield
 
 

@@ -29,7 +29,7 @@ RULE = AdamW(rate=3e-3, clip=1.0)
 
 
 def tied(layers: int = 2) -> Model:
-    """Layers under a head that is the embedding."""
+    """Layers under a head that is the embedding, which has a row of padding."""
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 64}
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -37,6 +37,7 @@ def tied(layers: int = 2) -> Model:
         "num_hidden_layers": layers,
         "tie_word_embeddings": True,
         "rms_norm_eps": 1e-5,
+        "pad_token_id": 40,
     }
     return model_from_config({**config, "max_position_embeddings": 64}, name="tied")
 
@@ -54,7 +55,7 @@ MAMBA2 = partial(small_model, "mamba-codestral-7b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Small:
-    """A plan and what it trains; `zero` lines come before `body`."""
+    """A plan and what it trains; `zero` lines come before `body`. microbatches: of the same on one device."""
 
     body: str
     devices: int = 4
@@ -62,6 +63,7 @@ class Small:
     whole: Callable[[], Model] = DENSE2
     zero: str = ""
     rule: AdamW = RULE
+    microbatches: int = 1
 
     @property
     def model(self) -> Model:
@@ -85,7 +87,7 @@ class Small:
 
     def alone(self) -> Training:
         """The same on one device."""
-        return training(self.model, self.job, unsplit(self.model, self.job), rule=self.rule)
+        return training(self.model, self.job, unsplit(self.model, self.job, microbatches=self.microbatches), rule=self.rule)
 
     def batches(self, step: int) -> Batch:
         generator = torch.Generator().manual_seed(step)

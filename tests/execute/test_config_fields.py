@@ -41,7 +41,7 @@ def test_other_values_of_fields_end_as_the_page_says(tmp_path: Path, architectur
     assert base.ending is Ending.EQUAL, base.said
     every = list(flips(config))
     for number, flip in enumerate(random_of(f"flips of {architecture}").sample(every, min(many(1, 10**6), len(every)))):
-        kind, _ = words_of(flip, verdict(flip.of(config), tmp_path / str(number)), base.loss)
+        kind, _ = words_of(flip, verdict(flip.of(config), tmp_path / str(number)), base)
         # The page has the strongest verdict of a field: any value may be without effect, or not taken.
         assert kind in ("without effect", "not taken") or flip.field in page.get(kind, ()), f"{flip}: {kind}"
 

@@ -27,6 +27,7 @@ from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.form import grid_form
 from shardwright.strategy.plan.order import Named, Table
+from tests.execute.native_ranks import balanced
 from tests.execute.published_configs import PUBLISHED
 from tests.execute.small_models import small_model
 from tests.execute.small_plans import PLANS
@@ -107,6 +108,7 @@ def test_other_families_are_refused(name: str) -> None:
 
 REFUSED = {
     "native.offload": (Grid(dp=2, zero=1, offload=50), dense_model()),
+    "native.balance": (Grid(pp=2), balanced()),
     "native.slices": (Grid(pp=2, slices=2, schedule="seq-1f1b"), dense_model()),
     "native.schedule": (Grid(pp=2, schedule="dualpipe"), dense_model()),
     "native.model": (Grid(), expert_model(predictors=1)),

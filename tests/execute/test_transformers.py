@@ -13,14 +13,13 @@ transformers = pytest.importorskip("transformers", reason="Transformers is not i
 from torch.nn import functional
 
 from shardwright.execute.training.step import run_step, unsplit
-from shardwright.execute.weights.families import family_of
-from shardwright.execute.weights.layout import owned, stored
 from shardwright.execute.weights.read import open_weights
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface import load_config
 from tests.execute.huggingface_layouts import CONFIGS, checkpoint
 from tests.execute.published_configs import PUBLISHED, batch_of, in_double, logits_of, publish, sequences_of
 from tests.execute.published_families import first_of_each
+from tests.execute.published_gradients import gradient_differences
 from tests.tiers import in_both
 
 TOKENS = 7
@@ -64,16 +63,7 @@ def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, name: str)
     result = run_step(model, job, unsplit(model, job), batch=batch, source=weights)
     assert float(result.loss) == pytest.approx(float(wanted.detach()), abs=TOLERANCE)
 
-    # Gradients are weights to whoever saves them: what Transformers writes, we read.
-    for parameter in published.parameters():
-        parameter.data = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-    published.save_pretrained(tmp_path / "gradients")
+    for key, difference, largest in gradient_differences(published, model, result, folder=tmp_path / "gradients"):
+        assert difference <= TOLERANCE * (1 + largest), key
     saved = load_config(tmp_path / "gradients" / "config.json")
     assert (saved.settings, saved.differs) == (model.settings, ())
-    gradients = open_weights(tmp_path / "gradients", model=model, dtype=torch.float64)
-    (store,) = result.stores.values()
-    for key, parameter in owned(model):
-        if parameter.trainable:
-            (held,) = store.held[key].values()
-            found = gradients(key) - stored(model, family_of(model.architecture), key).add
-            assert float((held.gradient - found).abs().max()) <= TOLERANCE * (1 + float(found.abs().max())), key

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwright.api import execution
-from shardwright.api.stored import stored_plan
+from shardwright.api.stored import Stored, stored_plan
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.dtype import Dtype
@@ -20,7 +20,20 @@ from shardwright.execute.launch.alive import end_with_launcher
 from shardwright.execute.launch.checked import require_runnable
 from shardwright.execute.launch.launch import FOLDER, INTERRUPTED, is_rank, launch, write_error
 from shardwright.execute.launch.metrics import add_line, line_of
-from shardwright.execute.launch.run_report import AUTO, BACKENDS, FORMATS, OWN, TEXT, TRANSPORTS, RunEvaluation, RunOptions, RunStep
+from shardwright.execute.launch.resumed import WORDS, compared, facts_of, known_facts, require_words
+from shardwright.execute.launch.run_report import (
+    AUTO,
+    BACKENDS,
+    CONFIGURED,
+    FORMATS,
+    NOISES,
+    OWN,
+    TEXT,
+    TRANSPORTS,
+    RunEvaluation,
+    RunOptions,
+    RunStep,
+)
 from shardwright.execute.launch.tensorboard import Write, writer
 from shardwright.execute.state.folders import latest
 from shardwright.execute.state.lock import held
@@ -63,6 +76,9 @@ def run(
     betas: Annotated[str, typer.Option("--betas", metavar="B1,B2", help="AdamW betas.")] = "0.9,0.95",
     eps: Annotated[float, typer.Option("--eps", min=0.0, help="AdamW epsilon.")] = 1e-8,
     curve: Annotated[str, typer.Option("--curve", help=f"Learning rate behind the warm-up: {', '.join(CURVES)}.")] = "constant",
+    curve_steps: Annotated[
+        int, typer.Option("--curve-steps", min=0, help="Steps that --curve is made for; 0 means --steps of the run's first command.")
+    ] = 0,
     warmup: Annotated[int, typer.Option("--warmup", min=0, help="Steps in which the learning rate grows to --rate.")] = 0,
     least: Annotated[float, typer.Option("--least", min=0.0, max=1.0, help="Share of --rate that the last step has.")] = 0.0,
     keep: Annotated[int, typer.Option("--keep", min=0, help="Checkpoints to keep, the newest; 0 means all.")] = 0,
@@ -80,6 +96,15 @@ def run(
     ] = None,
     clip: Annotated[float, typer.Option("--clip", min=0.0, help="Clip gradients to this norm; 0 means never.")] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Random seed of the initial parameters, without --weights.")] = 0,
+    load_balancing: Annotated[
+        float | None,
+        typer.Option(
+            "--load-balancing", min=0.0, help="Coefficient of the load-balancing loss of experts; by default as config.json says."
+        ),
+    ] = None,
+    router_noise: Annotated[
+        str, typer.Option("--router-noise", help="Noise on routers: " + "; ".join(f"{name}: {what}" for name, what in NOISES.items()))
+    ] = CONFIGURED,
     on: Annotated[str, typer.Option("--on", help="Device type, cpu or cuda; by default an accelerator if there is one.")] = "",
     backend: Annotated[str, typer.Option("--backend", help="; ".join(f"{name}: {what}" for name, what in BACKENDS.items()))] = OWN,
     transport: Annotated[str, typer.Option("--transport", help="; ".join(f"{name}: {what}" for name, what in TRANSPORTS.items()))] = AUTO,
@@ -91,6 +116,14 @@ def run(
         Path | None, typer.Option("--profile", metavar="FILE", help="Compare with the prediction for the machine that was calibrated so.")
     ] = None,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the samples anew in every epoch.")] = False,
+    accept: Annotated[
+        str,
+        typer.Option(
+            "--accept",
+            metavar="WORD,..",
+            help="What may differ from the checkpoints' run: " + "; ".join(f"{w}: {what}" for w, what in WORDS.items()),
+        ),
+    ] = "",
     timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds to wait for another rank before giving up.")] = 300.0,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
@@ -112,6 +145,7 @@ def run(
         "eps": eps,
         "clip": clip,
         "curve": curve,
+        "curve-steps": curve_steps or steps,
         "warmup": warmup,
         "least": least,
         "keep": keep,
@@ -122,6 +156,8 @@ def run(
         "eval-batches": eval_batches,
         "shuffle": shuffle,
         "seed": seed,
+        "load-balancing": load_balancing,
+        "router-noise": router_noise,
         "on": on,
         "backend": backend,
         "transport": transport,
@@ -133,21 +169,20 @@ def run(
     before = remembered(checkpoints) if checkpoints is not None and latest(checkpoints) is not None else {}
     options = recalled(given, before, given=_on_the_command_line(context, given))
     asked = _asked(options, data=data)
+    changes = changed(options, before)
+    facts = _going_on(stored, asked, before=before, accepted=read_kinds(accept), lines=changes, quiet=quiet or as_json)
     ranks = execution.num_ranks(stored)
     if ranks > 1 and not is_rank(os.environ):
         files = [word for one in data for word in ("--data", one)]
         switches = [flag for flag, is_on in (("--json", as_json), ("--quiet", quiet), ("--debug", debug)) if is_on]
         require_runnable(stored.problem, asked)
         with held(checkpoints) if checkpoints is not None else nullcontext():
-            _say_resumed(checkpoints, changed(options, before), quiet=quiet or as_json)
             if checkpoints is not None:
-                remember(checkpoints, options)
+                remember(checkpoints, options, facts=facts)
             raise typer.Exit(launch(["run", str(path), *files, *_words(options), *switches], ranks=ranks))
     if FOLDER in os.environ:
         end_with_launcher(os.environ)
     first = os.environ.get("RANK", "0") == "0"
-    if FOLDER not in os.environ and first:
-        _say_resumed(checkpoints, changed(options, before), quiet=quiet or as_json)
     tokens = stored.problem.job.tokens_per_step
 
     events: list[Write] = []
@@ -166,7 +201,7 @@ def run(
     try:
         known = options["profile"] if first else None
         predicted = execution.predicted_here(saved, Path(known), formats=formats) if known is not None else None
-        report = execution.run(stored, asked, predicted=predicted, watch=watch, begun=lambda: _remember(checkpoints, options))
+        report = execution.run(stored, asked, predicted=predicted, watch=watch, begun=lambda: _remember(checkpoints, options, facts))
     except ShardwrightError as error:
         if write_error(error, os.environ):
             raise typer.Exit(error.exit_code) from error
@@ -202,9 +237,12 @@ def _asked(options: Mapping[str, Any], *, data: Sequence[str]) -> RunOptions:
         timeout_s=options["timeout"],
         betas=read_betas(options["betas"]),
         no_decay=read_kinds(options["no-decay"]),
+        curve_steps=options["curve-steps"],
         eval_data=read_data(options["eval-data"], flag="--eval-data"),
         eval_every=options["eval-every"],
         eval_batches=options["eval-batches"],
+        load_balancing=options["load-balancing"],
+        router_noise=options["router-noise"],
     )
 
 
@@ -237,16 +275,46 @@ def _whole_word(word: str) -> str:
     return f"{sequence}={path.absolute()}"
 
 
-def _remember(checkpoints: Path | None, options: Mapping[str, Any]) -> None:
+def _remember(checkpoints: Path | None, options: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Unless the process that started this rank has done it."""
     if checkpoints is not None and FOLDER not in os.environ and os.environ.get("RANK", "0") == "0":
-        remember(checkpoints, options)
+        remember(checkpoints, options, facts=facts)
 
 
-def _say_resumed(checkpoints: Path | None, changes: Sequence[str], *, quiet: bool) -> None:
-    newest = latest(checkpoints) if checkpoints is not None else None
-    if newest is not None and not quiet:
-        screen.note(f"going on from {newest}{''.join(f', {change}' for change in changes)}")
+def _going_on(
+    stored: Stored, asked: RunOptions, *, before: Mapping[str, Any], accepted: Sequence[str], lines: Sequence[str], quiet: bool
+) -> dict[str, Any]:
+    """What the run's loss depends on, to be kept; where it goes on, after it was compared and every difference was said.
+
+    Args:
+        before: options of the run that it goes on from. accepted: words of what may differ. lines: options that differ.
+
+    Raises:
+        DataError: something differs that was not accepted. UsageError: an unknown word.
+    """
+    require_words(accepted)
+    if asked.checkpoints is None or FOLDER in os.environ:
+        return {}
+    facts, newest = facts_of(stored.problem, stored.plan, asked), latest(asked.checkpoints)
+    if newest is None:
+        return facts
+    differences = compared(known_facts(asked.checkpoints), facts, accepted=accepted, folder=asked.checkpoints)
+    if os.environ.get("RANK", "0") == "0":
+        said = [*lines, *differences, *_curve_lines(asked, before)]
+        if said or not quiet:
+            screen.note("; ".join([f"going on from {newest}", *said]))
+    return facts
+
+
+def _curve_lines(asked: RunOptions, before: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where the learning rate's curve does not end with the run, or is not known to be the one of before."""
+    if asked.curve == "constant":
+        return ()
+    if before and "curve-steps" not in before:
+        return (f"not known for how many steps the {asked.curve} curve was made: it is of {asked.curve_steps}",)
+    if asked.curve_steps == asked.steps:
+        return ()
+    return (f"the {asked.curve} curve is of {asked.curve_steps} steps, not of {asked.steps}: --curve-steps {asked.steps} changes it",)
 
 
 def read_kinds(text: str) -> tuple[str, ...]:

@@ -7,9 +7,11 @@ from itertools import zip_longest
 
 import torch
 
+from shardwright.execute.interpreter.balance import Balance
 from shardwright.execute.interpreter.earlier_slices import EarlierSlices
 from shardwright.execute.numerics.boxes import numbers
 from shardwright.execute.numerics.cuts import is_chosen, is_stand_in
+from shardwright.execute.numerics.load_balancing import balance_grad, tally
 from shardwright.execute.numerics.merge import image_numbers
 from shardwright.execute.numerics.one_image import image_runs
 from shardwright.execute.numerics.protocol import Gradients, Values
@@ -25,8 +27,9 @@ from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.gradients import asks_inputs, without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, TEACHER, TEXT
-from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.model.ir.operator import ExpertShape, Operator, OperatorKind
 from shardwright.model.ir.settings import TextRotary
+from shardwright.model.routers import routers
 from shardwright.program.block.placement import is_routed
 from shardwright.program.block.shared_keys import Back
 from shardwright.program.layout.layout import Indices, Layout
@@ -44,12 +47,14 @@ def run_forward(
     store: ParameterStore,
     losses: dict[object, torch.Tensor],
     past: EarlierSlices,
+    *,
+    tallies: dict[str, torch.Tensor] | None = None,
 ) -> Task[tuple[Gradients, LayerState]]:
     """The layer's output on this device (None where it has none), and what its backward needs.
 
     Args:
         reads: what other layers, or other operators of a block that a cut lies in, made.
-        past: keys of the microbatch's earlier slices.
+        past: keys of the microbatch's earlier slices. tallies: gets what each router counts for the load-balancing loss.
     """
     constant = without_gradient(run.block)
     state = LayerState(lacking=bool(run.again))
@@ -78,6 +83,8 @@ def run_forward(
         if operator.name not in constant:
             state.ran[operator.name] = kept(run, operator, given, saved)
         values[operator.name] = made
+        if tallies is not None and operator.experts is not None and operator in routers(run.block):
+            tallies[operator.name] = tally(given[0][0], shape=operator.experts)
         if operator.kind is OperatorKind.LOSS:
             losses[run.key[0], run.run, run.key[2], place.samples, place.positions] = made[0].sum()
     last = run.block.operators[-1]
@@ -233,11 +240,19 @@ def _weights(run: BlockRun, operator: Operator, place: OperatorShare, store: Par
     return {p.name: store.use(run.run, run.layer, operator, p, place.parameters[p.name]) for p in operator.parameters}
 
 
-def run_backward(run: BlockRun, state: LayerState, gradients: Gradients, store: ParameterStore, past: EarlierSlices) -> Task[Inputs]:
+def run_backward(
+    run: BlockRun,
+    state: LayerState,
+    gradients: Gradients,
+    store: ParameterStore,
+    past: EarlierSlices,
+    *,
+    balance: Balance | None = None,
+) -> Task[Inputs]:
     """Cotangents of what the layer read, on this device; nothing of tensors without a gradient (`model.gradients`).
 
     Args:
-        gradients: of every extent of its output.
+        gradients: of every extent of its output. balance: of the load-balancing loss; None: there is none.
     """
     constant = without_gradient(run.block)
     waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]] = {}
@@ -263,6 +278,8 @@ def run_backward(run: BlockRun, state: LayerState, gradients: Gradients, store: 
             assert place is not None
             weights = _weights(run, operator, place, store)
             backs = yield from scoped(numerics_of(operator).input_grad(place, ran.saved, ran.grads, weights), (*run.key, "I"))
+            if balance is not None and operator.experts is not None and operator in routers(run.block):
+                backs = _balanced(backs, ran.saved.inputs[0][0], balance, shape=operator.experts)
             if run.site.whole:
                 backs = past.shorter(operator, backs)
         if _reads_data(operator):
@@ -283,6 +300,15 @@ def run_backward(run: BlockRun, state: LayerState, gradients: Gradients, store: 
     yield from _collect(run, INPUT, waiting, cotangents, store)
     yield from _collect(run, MEMORY, waiting, cotangents, store)
     return {name: tuple(cotangents.get(name, ())) for name in state.sources}
+
+
+def _balanced(
+    backs: tuple[Gradients | None, ...], logits: torch.Tensor, balance: Balance, *, shape: ExpertShape
+) -> tuple[Gradients | None, ...]:
+    """The gradient of a router's logits, with that of the load-balancing loss."""
+    (own, *others), *rest = (one or () for one in backs)
+    assert own is not None, "logits have a gradient"
+    return ((own + balance_grad(logits, balance.total, shape=shape, factor=balance.factor), *others), *rest)
 
 
 def _keep(cotangents: dict[str, list[torch.Tensor | None]], name: str, parts: Gradients) -> None:

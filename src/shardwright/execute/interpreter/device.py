@@ -8,6 +8,7 @@ from itertools import zip_longest
 
 import torch
 
+from shardwright.execute.interpreter.balance import Balance, LaneBalance, balancer
 from shardwright.execute.interpreter.block_run import run_again, run_backward, run_forward, run_weights
 from shardwright.execute.interpreter.cadence import NOTHING, Around
 from shardwright.execute.interpreter.earlier_slices import EarlierSlices
@@ -27,6 +28,7 @@ from shardwright.execute.shares.parameters import ParameterStore
 from shardwright.execute.transport.requests import Task
 from shardwright.hardware.graph import Units
 from shardwright.model.gradients import has_backward, without_gradient
+from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
 from shardwright.program.instances import TaskKind
 from shardwright.program.layout.layout import Layout
@@ -51,6 +53,7 @@ class DeviceWork:
     Args:
         stages, rows, edges: of the plan. lengths: positions by sequence. widths: of each run's output. first_sample: of each lane.
         scale: factor of every token's loss. slices: tokens of each slice, by lane (one if a sequence is whole).
+        balances: of each lane, who counts the load of its experts; empty where no such loss is computed.
     """
 
     model: Model
@@ -64,11 +67,14 @@ class DeviceWork:
     first_sample: tuple[int, ...]
     scale: float
     islands: Units | None
+    balances: tuple[LaneBalance | None, ...] = ()
 
 
 @dataclass(slots=True)
 class _Flow:
-    """A microbatch in a chunk on this device: values and their layouts by id (every extent of each), states of layers."""
+    """A microbatch in a chunk on this device: values and their layouts by id (every extent of each), states of layers, and what its
+    routers need for the load-balancing loss.
+    """
 
     values: dict[int, Gradients] = field(default_factory=dict)
     layouts: dict[int, Layouts] = field(default_factory=dict)
@@ -76,14 +82,21 @@ class _Flow:
     outputs: dict[Output, int] = field(default_factory=dict)
     received: dict[int, int] = field(default_factory=dict)
     cotangents: dict[int, Gradients] = field(default_factory=dict)
+    balance: Balance | None = None
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a device did: (lane, microbatch, token box) -> sum of losses, and its parameters with their gradients."""
+    """What a device did.
+
+    Args:
+        losses: (lane, microbatch, token box) -> sum of losses. store: its parameters with their gradients. balance: of the step's
+            load-balancing loss what it answers for; None: none is computed.
+    """
 
     losses: dict[object, torch.Tensor]
     store: ParameterStore
+    balance: torch.Tensor | None = None
 
 
 def device_task(
@@ -116,16 +129,17 @@ def device_task(
             yield from walker.weights(*place)
         else:
             yield from walker.both(*place)
-    return Outcome(losses=walker.losses, store=store)
+    balance = None if walker.balancer is None else (yield from walker.balancer.losses(work.lanes))
+    return Outcome(losses=walker.losses, store=store, balance=balance)
 
 
 def forward_task(device: int, work: DeviceWork, *, batch: Batch, store: ParameterStore, around: Around = NOTHING) -> Task[Outcome]:
-    """The forward actions of a step alone, in the step's order: losses; nothing is kept for a backward.
+    """The forward actions of a step alone, in the step's order: losses of tokens; nothing is kept for a backward.
 
     Without the others the order is still one of all devices: what a forward waits for is forwards.
     """
     walker = Walker(device, work, batch, store)
-    walker.around = around
+    walker.around, walker.balancer = around, None
     for kind, place in actions(device, work.rows):
         if kind is TaskKind.F:
             yield from walker.forward(*place)
@@ -145,6 +159,9 @@ class Walker:
         self.halfway: dict[object, Halfway | None] = {}
         self.past: dict[object, EarlierSlices] = {}
         self.around: Around = NOTHING
+        self.balancer = balancer(
+            device, work.balances, coefficient=store.settings.load_balancing, length=work.lengths.get(TEXT, 0), on=store.on
+        )
 
     def _past(self, place: Turn, node: Node) -> EarlierSlices:
         """Keys of the microbatch's earlier slices at a node."""
@@ -210,6 +227,8 @@ class Walker:
             yield from self.around.begin(node, TaskKind.F, then=then)
             yield from self._node_forward(node, place, flow)
             yield from self.around.end(node, weights=False)
+        if self.balancer is not None and part == len(self.work.slices[lane]) - 1:
+            yield from self.balancer.post(lane, chunk, microbatch)
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.source == chunk:
                 source, target = self._edge_layouts(lane, edge, part)
@@ -274,7 +293,10 @@ class Walker:
         inputs = yield from self._inputs(node, place, flow)
         sources = {name: flow.outputs[output] for name, output in node.reads}
         run = self._run(node, place)
-        value, state = yield from run_forward(run, inputs, self.store, self.losses, self._past(place, node))
+        tallies: dict[str, torch.Tensor] | None = None if self.balancer is None else {}
+        value, state = yield from run_forward(run, inputs, self.store, self.losses, self._past(place, node), tallies=tallies)
+        if self.balancer is not None and tallies:
+            self.balancer.add(place, node, tallies, base=stage.base)
         state.sources = sources
         if node.recomputed and has_backward(node.block):
             state.forget(inputs)
@@ -312,6 +334,8 @@ class Walker:
         """
         place = (lane, chunk, microbatch, part)
         stage, flow = self.work.stages[lane][chunk], self.flows[place]
+        if self.balancer is not None:
+            flow.balance = yield from self.balancer.balance(lane, chunk, microbatch)
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.source == chunk:
                 source, target = self._edge_layouts(lane, edge, part)
@@ -356,7 +380,7 @@ class Walker:
         stage = self.work.stages[place[0]][place[1]]
         state = flow.states[node.number]
         gradients = _whole(flow.cotangents.pop(node.number, ()), flow.values[node.number])
-        found = yield from run_backward(self._run(node, place), state, gradients, self.store, self._past(place, node))
+        found = yield from run_backward(self._run(node, place), state, gradients, self.store, self._past(place, node), balance=flow.balance)
         for which, (name, output) in ((i, read) for i, read in enumerate(node.reads) if read[0] not in constant):
             identity = state.sources[name]
             lying = self._lying(output, node.segment, stage, part=place[3])

@@ -6,14 +6,26 @@ from collections.abc import Iterable
 
 from shardwright.errors import UsageError, nearest
 from shardwright.execute.launch.metrics import require_appendable
-from shardwright.execute.launch.run_report import BACKENDS, FORMATS, TRANSPORTS, RunOptions
+from shardwright.execute.launch.run_report import BACKENDS, FORMATS, NOISES, TRANSPORTS, RunOptions
 from shardwright.execute.launch.tensorboard import require_tensorboard
 from shardwright.execute.state.folders import latest, step_of
 from shardwright.execute.training.rate import CURVES
+from shardwright.execute.training.routers import require_trainable
 from shardwright.execute.training.spared import SPARED
 from shardwright.execute.training.token_files import open_rows
 from shardwright.execute.weights.settings import settings_of
+from shardwright.model.ir.settings import Settings
 from shardwright.program.problem import Problem
+
+
+def run_settings(problem: Problem, options: RunOptions) -> Settings:
+    """The numbers that a run computes with: of the model, or of the folder of weights, and what the run says of routers.
+
+    Raises:
+        DataError: as `settings_of`.
+    """
+    own = problem.model.settings if options.weights is None else settings_of(options.weights, model=problem.model)
+    return options.trained_settings(own)
 
 
 def require_runnable(problem: Problem, options: RunOptions) -> None:
@@ -21,13 +33,14 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
 
     Raises:
         UsageError: an unknown word; nothing is left to do. DataError: as `open_rows` and `settings_of`. OutputError: no metrics can be
-            written.
+            written. StrategyError: as `require_trainable`.
     """
     words: list[tuple[str, str, Iterable[str]]] = [
         ("backend", options.backend, BACKENDS),
         ("transport", options.transport, TRANSPORTS),
         ("formats", options.formats, FORMATS),
         ("curve", options.curve, CURVES),
+        ("router noise", options.router_noise, NOISES),
         *(("kind of parameters without decay", word, SPARED) for word in options.no_decay),
     ]
     for what, word, known in words:
@@ -41,8 +54,7 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
         open_rows(dict(files), model=problem.model, job=problem.job, share=None)
     if (options.eval_every or options.eval_batches) and not options.eval_data:
         raise UsageError("--eval-every and --eval-batches need data that are not learnt", hint="--eval-data FILE")
-    if options.weights is not None:
-        settings_of(options.weights, model=problem.model)
+    require_trainable(problem.model, run_settings(problem, options))
     newest = latest(options.checkpoints) if options.checkpoints is not None else None
     if newest is not None and step_of(newest.name) >= options.steps:
         raise UsageError(f"{newest} has all {options.steps} steps", hint="more --steps, or another --checkpoints folder")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from shardwright.execute.training.rate import RateCurve
+from shardwright.model.ir.settings import Settings
 from shardwright.program.step_trace import StepTrace
 
 TEXT = "text"
@@ -14,6 +15,10 @@ OWN = "shardwright"
 NATIVE = "torch-native"
 FORMATS = {"job": "the data types of the job", "fp32": "float32 throughout", "fp64": "float64 throughout"}
 BACKENDS = {OWN: "its own interpreter, for every plan", NATIVE: "PyTorch's own DTensor, FSDP2 and pipelining, for grids only"}
+
+CONFIGURED, OFF = "config", "off"
+NOISES = {CONFIGURED: "as the configuration says, which is refused unless it is 0", OFF: "none, whatever the configuration says"}
+"""Random factors on what routers read (``router_jitter_noise``)."""
 
 AUTO, MESSAGES, GROUPS = "auto", "messages", "groups"
 TRANSPORTS = {
@@ -34,10 +39,12 @@ class RunOptions:
         rate, decay, clip: of AdamW (clip 0 = no limit). seed: of first parameters, and of the order of windows. shuffle: windows in an
             order drawn for each pass, not as they stand. on: ``cpu``, ``cuda``, or empty = an accelerator if there is one.
         betas, eps: of AdamW; no_decay: words of what weight decay spares (`training.spared`). curve, warmup, least: of the learning rate
-            over the steps (`training.rate`). keep: newest checkpoints that are kept; 0 = all. metrics: file that gets a line of JSON a
-            step; None = none.
+            over the steps (`training.rate`). curve_steps: steps that the curve is made for; 0 = `steps`.
+        keep: newest checkpoints that are kept; 0 = all. metrics: file that gets a line of JSON a step; None = none.
         eval_data: files of tokens that are evaluated, not learnt, after every `eval_every` steps (0 = after the last) and after the last:
             the first `eval_batches` batches (0 = all). tensorboard: folder of event files; None = none.
+        load_balancing: coefficient of the load-balancing loss of experts (0 = none); None = as the model's configuration says.
+        router_noise: one of `NOISES`: what becomes of random factors on what routers read that the configuration asks for.
         backend: one of `BACKENDS`. transport: one of `TRANSPORTS`, of the interpreter. formats: one of `FORMATS`. trace: record the last
             step. timeout_s: longest wait for another rank in seconds.
     """
@@ -62,6 +69,7 @@ class RunOptions:
     eps: float = 1e-8
     no_decay: tuple[str, ...] = ()
     curve: str = "constant"
+    curve_steps: int = 0
     warmup: int = 0
     least: float = 0.0
     keep: int = 0
@@ -70,11 +78,18 @@ class RunOptions:
     eval_every: int = 0
     eval_batches: int = 0
     tensorboard: Path | None = None
+    load_balancing: float | None = None
+    router_noise: str = CONFIGURED
+
+    def trained_settings(self, settings: Settings) -> Settings:
+        """The numbers that a model computes with, with what a run says of its routers."""
+        coefficient = settings.load_balancing if self.load_balancing is None else self.load_balancing
+        return replace(settings, load_balancing=coefficient, router_noise=0.0 if self.router_noise == OFF else settings.router_noise)
 
     @property
     def rates(self) -> RateCurve:
         """What each step has of `rate`."""
-        return RateCurve(name=self.curve, warmup=self.warmup, steps=self.steps, least=self.least)
+        return RateCurve(name=self.curve, warmup=self.warmup, steps=self.curve_steps or self.steps, least=self.least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

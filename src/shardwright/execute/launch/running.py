@@ -18,6 +18,7 @@ from shardwright.errors import StrategyError, UsageError
 from shardwright.execute.interpreter.recorder import Recorder, collected
 from shardwright.execute.launch.accelerator import backend_of, own_device
 from shardwright.execute.launch.alive import ending
+from shardwright.execute.launch.checked import run_settings
 from shardwright.execute.launch.held import watched
 from shardwright.execute.launch.launch import FOLDER
 from shardwright.execute.launch.run_rank import Evaluation, ranks_of, run_rank
@@ -33,7 +34,6 @@ from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.train import StepReport, training
 from shardwright.execute.weights.read import HuggingFaceWeights, open_weights
-from shardwright.execute.weights.settings import settings_of
 from shardwright.hardware.graph import units_of
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
@@ -115,14 +115,14 @@ def run_plan(
     backend = backend_of(options.transport, on, os.environ)
     model, job = problem.model, problem.job
     rule = update_rule(options)
-    precision, settings, source = _precision(problem, options), _settings(problem, options), first_values(problem, options)
+    precision, settings, source = _precision(problem, options), run_settings(problem, options), first_values(problem, options)
     known = training(model, job, plan, rule=rule, settings=settings, precision=precision, on=on, islands=units_of(problem.cluster)[0])
     world = int(os.environ.get("WORLD_SIZE", "1"))
     ranks_of(known, ranks=world)
     share = (int(os.environ.get("RANK", "0")), world)
     tokens = open_tokens(dict(options.data), model=model, job=job, seed=options.seed if options.shuffle else None, share=share)
     unlearnt = _unlearnt(problem, options, share)
-    native = _native(problem, plan, options, on=on, backend=backend) if options.backend == NATIVE else None
+    native = _native(problem, plan, options, settings=settings, on=on, backend=backend) if options.backend == NATIVE else None
     group = process_group(
         timeout_s=options.timeout_s,
         accelerated=bool(on.type == "cuda" and backend),
@@ -190,7 +190,7 @@ def run_plan(
         checkpoint=latest(options.checkpoints) if options.checkpoints is not None else None,
         trace=trace,
         evaluations=tuple(log.evaluations),
-        remarks=(*(remarks(native[0]) if native is not None else ()), *_otherwise(problem.model), *_left_out(source)),
+        remarks=(*(remarks(native[0]) if native is not None else ()), *_otherwise(problem.model), *_dropped(settings), *_left_out(source)),
     )
 
 
@@ -218,12 +218,6 @@ def first_values(problem: Problem, options: RunOptions) -> Source:
     return open_weights(options.weights, model=problem.model, dtype=torch.float32, seed=options.seed)
 
 
-def _settings(problem: Problem, options: RunOptions) -> Settings:
-    if options.weights is None:
-        return problem.model.settings
-    return settings_of(options.weights, model=problem.model)
-
-
 def _unlearnt(problem: Problem, options: RunOptions, share: tuple[int, int]) -> Evaluation | None:
     """What is evaluated; None without data for it."""
     if not options.eval_data:
@@ -243,6 +237,12 @@ def _otherwise(model: Model) -> tuple[str, ...]:
     return (f"{model.architecture} is computed but for: {'; '.join(model.differs)}",) if model.differs else ()
 
 
+def _dropped(settings: Settings) -> tuple[str, ...]:
+    """Dropout of the published class, which is not applied."""
+    named = ", ".join(f"{name} {value:g}" for name, value in settings.dropout)
+    return (f"trained without dropout (config.json: {named})",) if named else ()
+
+
 def _left_out(source: Source) -> tuple[str, ...]:
     """What a folder of weights has and the model has not."""
     return source.remarks if isinstance(source, HuggingFaceWeights) else ()
@@ -260,7 +260,9 @@ def _recorder(on: torch.device) -> Recorder:
     return Recorder(settle=torch.cuda.synchronize, held=torch.cuda.memory_allocated)
 
 
-def _native(problem: Problem, plan: Plan, options: RunOptions, *, on: torch.device, backend: str) -> tuple[Grid, Table | None]:
+def _native(
+    problem: Problem, plan: Plan, options: RunOptions, *, settings: Settings, on: torch.device, backend: str
+) -> tuple[Grid, Table | None]:
     """The grid that PyTorch's own engine runs, and the table of its order, if it has no named one.
 
     Raises:
@@ -280,7 +282,7 @@ def _native(problem: Problem, plan: Plan, options: RunOptions, *, on: torch.devi
         )
     if on.type == "cuda" and not backend:
         raise UsageError(f"--backend {NATIVE} needs a GPU for each rank", hint="--on cpu, or fewer ranks on this host")
-    require_expressible(problem.model, found[0], job=problem.job)
+    require_expressible(replace(problem.model, settings=settings), found[0], job=problem.job)
     return found
 
 

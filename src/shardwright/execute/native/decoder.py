@@ -138,6 +138,25 @@ class NativeResidual(nn.Module):  # type: ignore[misc]
         return (total if self.weight is None else total * self.weight,)
 
 
+class TokenTable(nn.Embedding):  # type: ignore[misc]
+    """A table whose padding row gets no gradient from lookup, also where its rows are cut over ranks.
+
+    PyTorch's own ``padding_idx`` counts rows of a rank's part.
+    """
+
+    def __init__(self, rows: int, width: int, *, padding_row: int | None) -> None:
+        super().__init__(rows, width, device="meta")
+        self.padding_row = padding_row
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of `ids`."""
+        found = super().forward(ids)
+        if self.padding_row is not None and found.requires_grad:
+            learned = (ids != self.padding_row).unsqueeze(-1)
+            found.register_hook(lambda grad: grad * learned)
+        return found
+
+
 class Lookup(nn.Module):  # type: ignore[misc]
     """table[id] times the settings' factor, and positions[position] where the model learns them."""
 
@@ -145,7 +164,8 @@ class Lookup(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.factor, self.first, self.context = settings.embed_factor, settings.first_position, context
         sizes = [[e.size for e in p.extents] for p in operator.parameters]
-        self.tables = nn.ModuleList(nn.Embedding(rows, width, device="meta") for rows, width in sizes)
+        padded = [settings.padding_row, *(None for _ in sizes[1:])]
+        self.tables = nn.ModuleList(TokenTable(rows, width, padding_row=row) for (rows, width), row in zip(sizes, padded, strict=True))
 
     def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor]:
         """One tensor."""

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.device import Batch
+from shardwright.execute.native.balance import NativeBalance, native_balance
 from shardwright.execute.native.context import Tokens, context_of, tokens_of
 from shardwright.execute.native.decoder import Stage
 from shardwright.execute.native.meshes import Meshes, grid_meshes
@@ -52,7 +53,7 @@ class Engine:
     Args:
         plan: of the grid. tokens: of a batch. stages: its chunks; places: their numbers among all `chunks`. runtime: of the pipeline; None
             without one.
-        loss: (logits, labels) -> sum over tokens / the step's tokens.
+        loss: (logits, labels) -> sum over tokens / the step's tokens. balance: the load-balancing loss; None: there is none.
         pieces: this rank's elements of each of `parameters`; optimizer: of those. microbatches: of a replica. shared: parameters of which
             another stage has a copy.
     """
@@ -72,6 +73,7 @@ class Engine:
     microbatches: int
     device: str
     shared: tuple[Copies, ...]
+    balance: NativeBalance | None = None
     steps: int = 0
 
     def given(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -183,7 +185,8 @@ def engine(
     Raises:
         StrategyError: ``run.world``: another number of ranks than the grid's devices; rules ``native.*``, ``grid.*`` and of plans.
     """
-    require_expressible(model, grid, job=job)
+    chosen_settings = settings or model.settings
+    require_expressible(replace(model, settings=chosen_settings), grid, job=job)
     facts = grid_facts(model, devices=grid.devices, global_batch=job.global_batch, seq_len=job.sequence_length)
     require_legal(grid, facts=facts, general=True)
     if dist.get_world_size() != grid.devices:
@@ -199,9 +202,9 @@ def engine(
     rank = dist.get_rank()
     mine = [part for part in parts if rank in part.devices]
     context = context_of(mine[0], meshes.context, rank=rank, length=job.sequence_length, gather=grid.gather)
-    stages = [Stage(part, model=model, settings=settings or model.settings, context=context) for part in mine]
+    stages = [Stage(part, model=model, settings=chosen_settings, context=context) for part in mine]
     place(stages, meshes, grid, source=source, dtypes=(dtype, compute or dtype), device=device)
-    loss = _loss(grid, meshes, settings=settings or model.settings, scale=1.0 / (job.global_batch * job.sequence_length))
+    loss = _loss(grid, meshes, settings=chosen_settings, scale=1.0 / (job.global_batch * job.sequence_length))
     microbatches = plan.lanes[0].microbatches
     # The update is element by element: of a DTensor it would work out anew how each of its products is cut.
     pieces = [local(p.detach()) for p in _trained(stages)]
@@ -228,6 +231,7 @@ def engine(
         microbatches=microbatches,
         device=device,
         shared=copies(model, stages, mine, parts, rank=rank),
+        balance=native_balance(stages, grid, coefficient=chosen_settings.load_balancing, microbatches=microbatches),
     )
     if grid.pp > 1:
         own.runtime = own.pipeline()

@@ -22,16 +22,23 @@ from shardwright.model.ir.tensor import Dim
 
 
 class Route(nn.Module):  # type: ignore[misc]
-    """The choice of experts: see `chosen_experts`."""
+    """The choice of experts: see `chosen_experts`.
+
+    Args:
+        seen: gets the logits of every forward pass; None: they are not kept.
+    """
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
         assert operator.experts is not None
+        self.seen: list[torch.Tensor] | None = None
         self.shape, self.settings = operator.experts, settings
         self.own = nn.ParameterDict({p.name.rpartition(".")[2]: torch.empty(p.size, device="meta") for p in operator.parameters})
 
     def forward(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(samples, positions, topk) twice."""
+        if self.seen is not None:
+            self.seen.append(logits)
         return chosen_experts(logits, dict(self.own.items()), shape=self.shape, settings=self.settings)
 
 

@@ -38,6 +38,12 @@ def require_expressible(model: Model, grid: Grid, *, job: TrainingJob) -> None:
 def refusals(model: Model, grid: Grid, *, job: TrainingJob) -> Iterator[Violation]:
     """Every reason."""
     yield from _axes(grid)
+    if model.settings.load_balancing and grid.pp > 1:
+        yield Violation(
+            rule="native.balance",
+            message=f"pp {grid.pp}: the load-balancing loss needs what routers of all stages counted, and PyTorch's stages do not send it",
+            hint="use pp=1, or --load-balancing 0",
+        )
     yield from _model(model, grid)
     yield from _widths(model, grid, job)
 

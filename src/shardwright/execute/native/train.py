@@ -47,10 +47,16 @@ def _run(engine: Engine, tokens: torch.Tensor, labels: torch.Tensor, *, listener
             stage.set_requires_gradient_sync(engine.grid.zero >= 2 or last)
             stage.set_is_last_backward(last)
         listener.tell(TaskKind.F, (0, 0, number, 0))
+        if engine.balance is not None:
+            engine.balance.begin()
         loss = engine.loss(stage(some), wanted)
+        value = loss.detach()
+        if engine.balance is not None:
+            own, part = engine.balance.loss()
+            loss, value = loss + own.to(loss.dtype), value + part.to(value.dtype)
         listener.tell(TaskKind.B, (0, 0, number, 0))
         loss.backward()
-        total = total + loss.detach()
+        total = total + value
     listener.tell(None, STEP_LEVEL)
     return total
 

@@ -16,8 +16,9 @@ from shardwright.execute.transport.torch_device import OperatorShare
 class Embedding:
     """y = table[id] (+ positions[position] + types[0]): zero for rows that the device lacks; rows times the settings' factor.
 
-    The device of the first rows adds positions and types. The table of relative position biases that a T5 stores here is not used by its
-    attention (no operator reads it): its gradient is zero.
+    The padding row (`Settings.padding_row`) is looked up as others are, but its lookups give it no gradient. A head that is tied to the
+    table gives it one. The device of the first rows adds positions and types. The table of relative position biases that a T5 stores
+    here is not used by its attention (no operator reads it): its gradient is zero.
     """
 
     def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
@@ -50,7 +51,8 @@ class Embedding:
         found = {p.name: torch.zeros_like(fine(weights[p.name])) for p in place.operator.parameters if p.trainable}
         table = place.operator.parameters[0].name
         if table in found:
-            found[table].index_add_(0, rows.flatten(), (grad * _counted(place, inside, like=weights[table])).flatten(0, 1))
+            learned = inside if place.settings.padding_row is None else inside & (ids != place.settings.padding_row)
+            found[table].index_add_(0, rows.flatten(), (grad * _counted(place, learned, like=weights[table])).flatten(0, 1))
         for name, kind in _others(place):
             if name in found and kind == "positions" and _first(place):
                 found[name].index_add_(0, _learned(place, like=ids), grad.sum(0))

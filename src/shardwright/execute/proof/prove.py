@@ -15,7 +15,7 @@ from shardwright.execute.proof.shorten import num_operators, shortened
 from shardwright.execute.proof.shrink import shrink_for
 from shardwright.execute.shares.parameters import Key, seeded
 from shardwright.execute.training.image_files import has_class_token, has_grid, patch_operator
-from shardwright.execute.training.step import StepResult, differences, run_step, unsplit
+from shardwright.execute.training.step import StepResult, differences, reference_plan, run_step
 from shardwright.execute.transport.record import Trace
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision import IMAGE
@@ -52,6 +52,7 @@ def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress
     require_valid(plan, model=model, global_batch=job.global_batch)
     tell = progress or (lambda phase, done, total: None)
     tell("shrink the model", 0, 0)
+    model = replace(model, settings=replace(model.settings, router_noise=0.0))
     model, job, plan = shortened(model, job, plan, most=SHORT_OPERATORS)
     small = shrink_for(plan, model=model)
     stages = plan_stages(plan, model=small, unfolded=True)
@@ -68,7 +69,7 @@ def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress
     batch = made_batch(small, short, seed=seed)
     source, trace = seeded(small, seed=seed), Trace()
     tell(f"run the unsplit model, then {count:,} operators on {plan.devices} virtual devices", 0, 0)
-    whole = run_step(small, short, unsplit(small, short), batch=batch, source=source)
+    whole = run_step(small, short, reference_plan(small, short, plan), batch=batch, source=source)
     parts = run_step(small, short, plan, batch=batch, source=source, trace=trace)
     moved: dict[str, tuple[int, int]] = {}
     for record in trace.records:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -12,13 +12,15 @@ from shardwright.errors import DataError
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
 
+OF_TRAINING: Final = ("padding_row", "load_balancing", "router_noise", "dropout")
+"""Settings that training alone computes with: a checkpoint may go on with others."""
 FLAGS: Final = ("tempered", "weighed", "biased", "adds", "sees_images")
 """Of operators, kept where they are set."""
 
 
 def computed(model: Model, settings: Settings) -> dict[str, Any]:
     """Names and values, ``layer.core.attention.heads`` = 6: of settings, and of the shapes of each block's operators."""
-    found = dict(_leaves("settings", settings))
+    found = dict(_leaves("settings", _forward(settings)))
     for block in model.blocks:
         for operator in block.operators:
             for name in ("attention", "experts", "scan"):
@@ -40,13 +42,18 @@ def require_same(saved: Mapping[str, Any], model: Model, settings: Settings, *, 
     """
     own = computed(model, settings)
     # A checkpoint from before a setting was there computed with its first value.
-    saved = {**dict(_leaves("settings", _first_values(settings))), **saved}
+    saved = {**dict(_leaves("settings", _forward(_first_values(settings)))), **saved}
     for name in sorted({*saved, *own}):
         if saved.get(name) != own.get(name):
             raise DataError(
                 f"{folder}: its model computes with {name} = {_said(saved.get(name))}, this one with {_said(own.get(name))}",
                 hint="resume with the model, or the weights, that it was begun with",
             )
+
+
+def _forward(settings: Settings) -> Settings:
+    """Settings without those of training."""
+    return replace(settings, **{name: getattr(Settings(), name) for name in OF_TRAINING})
 
 
 def _first_values(settings: Settings) -> Settings:

@@ -32,7 +32,7 @@ class InitialValues:
 
     Weights: normal with standard deviation `std`, those that end a residual branch over the square root of the number of branches (Radford
     et al. 2019, Language models are unsupervised multitask learners, section 2.3). Gains 1, biases 0, second factors of adapters 0 (Hu et
-    al. 2021, arXiv 2106.09685). State-space models: convolutions as
+    al. 2021, arXiv 2106.09685). A padding row is zeros. State-space models: convolutions as
     torch has them, steps log-uniform in `STEPS`, rates uniform in `RATES` or 1, 2, .. by state (Gu and Dao 2023, arXiv 2312.00752,
     section 3.6; Dao and Gu 2024, arXiv 2405.21060). The generator is SplitMix64 (Steele, Lea and Flood 2014, Fast splittable
     pseudorandom number generators, figure 19).
@@ -87,7 +87,12 @@ class InitialValues:
             return np.full(numbers.shape, 1.0 if parameter.endswith("expert_scale") else 0.0)
         if ".bias" in parameter or parameter in {p.name for p in operator.adapters[1:]}:
             return np.zeros(numbers.shape)
-        return np.asarray(self._normal(key, numbers) * (self.std * self._branch(operator)))
+        drawn = np.asarray(self._normal(key, numbers) * (self.std * self._branch(operator)))
+        row = self.model.settings.padding_row
+        if operator.kind is not OperatorKind.EMBEDDING or row is None or parameter != operator.parameters[0].name:
+            return drawn
+        width = whole_shape(self.model, key)[1]
+        return np.where(numbers // width == row, 0.0, drawn)
 
     def _scan(self, key: Key, word: str, numbers: np.ndarray) -> np.ndarray:
         if word != "a_log":

@@ -11,9 +11,12 @@ from typing import Any, Final
 from shardwright.errors import OutputError
 
 FILE: Final = "run.json"
+FACTS: Final = "facts"
+"""Where a run's facts stand in the file (`launch.resumed`)."""
 KEPT: Final = (
-    *("weights", "every", "rate", "decay", "no-decay", "betas", "eps", "curve", "warmup", "least", "keep", "clip", "seed", "formats"),
-    *("shuffle", "eval-data", "eval-every", "eval-batches", "profile"),
+    *("weights", "every", "rate", "decay", "no-decay", "betas", "eps", "curve", "curve-steps", "warmup", "least", "keep", "clip", "seed"),
+    "formats",
+    *("shuffle", "load-balancing", "router-noise", "eval-data", "eval-every", "eval-batches", "profile"),
 )
 """Options that are remembered, by their names in the command line; files by their whole paths."""
 
@@ -39,13 +42,16 @@ def changed(options: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str,
     return tuple(f"--{name} {_shown(options[name])} (was {_shown(before[name])})" for name in before if options[name] != before[name])
 
 
-def remember(folder: Path, options: Mapping[str, Any]) -> None:
-    """Write the options of `KEPT` beside the checkpoints, whole or not at all.
+def remember(folder: Path, options: Mapping[str, Any], *, facts: Mapping[str, Any]) -> None:
+    """Write the options of `KEPT`, and what else the loss depends on, beside the checkpoints, whole or not at all.
+
+    Args:
+        facts: of `launch.resumed.facts_of`.
 
     Raises:
         OutputError: the folder cannot be written to.
     """
-    text = json.dumps({name: options[name] for name in KEPT}, indent=1)
+    text = json.dumps({**{name: options[name] for name in KEPT}, FACTS: facts}, indent=1)
     draft = folder / f".{FILE}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,10 +9,12 @@ from math import inf, isnan
 import torch
 
 from shardwright.errors import StrategyError
+from shardwright.execute.interpreter.balance import lane_balances
 from shardwright.execute.interpreter.device import Batch, DeviceWork, Outcome, device_task
 from shardwright.execute.shares.gradients import Groups, gradient_groups, sum_gradients
 from shardwright.execute.shares.parameters import Key, ParameterStore, Source, whole_shape
 from shardwright.execute.training.images import require_images
+from shardwright.execute.training.routers import require_trainable
 from shardwright.execute.training.selections import require_selections
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
@@ -75,6 +77,7 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None
         first_sample=tuple(begins),
         scale=1.0 / (job.global_batch * length),
         islands=islands,
+        balances=lane_balances(model, plan.lanes, stages, length=length, samples=job.global_batch),
     )
     return work, gradient_groups(stages, model=model, length=length, islands=islands)
 
@@ -146,8 +149,9 @@ def run_step(
     Raises:
         StrategyError: as `prepare`; run.* if devices do not agree on what they exchange.
     """
-    work, groups = prepare(model, job, plan)
     chosen = settings or model.settings
+    require_trainable(model, chosen)
+    work, groups = prepare(model, job, plan)
     stores = {d: ParameterStore(model=model, source=source, settings=chosen) for devices in work.rows.devices for d in devices}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small: threads would wait for each other
@@ -158,7 +162,8 @@ def run_step(
     losses: dict[object, torch.Tensor] = {}
     for outcome in outcomes.values():
         losses |= outcome.losses
-    return StepResult(loss=torch.stack(list(losses.values())).sum() * work.scale, stores=stores)
+    balances = [outcome.balance for outcome in outcomes.values() if outcome.balance is not None]
+    return StepResult(loss=torch.stack(list(losses.values())).sum() * work.scale + sum(balances), stores=stores)
 
 
 def _whole(device: int, work: DeviceWork, groups: Groups, batch: Batch, store: ParameterStore) -> Task[Outcome]:
@@ -167,12 +172,30 @@ def _whole(device: int, work: DeviceWork, groups: Groups, batch: Batch, store: P
     return outcome
 
 
-def unsplit(model: Model, job: TrainingJob) -> Plan:
-    """The plan of one device that runs everything, one microbatch."""
+def unsplit(model: Model, job: TrainingJob, *, microbatches: int = 1) -> Plan:
+    """The plan of one device that runs everything."""
     items = tuple(Item(name=run.name, count=run.count if run.count > 1 else 0) for run in model.runs)
     stage = Stage(items=items, base=0, placements=(Placement(select=Selector(), split=None),))
-    lane = Lane(name="main", samples=job.global_batch, microbatches=1, stages=(stage,))
+    lane = Lane(name="main", samples=job.global_batch, microbatches=microbatches, stages=(stage,))
     return Plan(devices=1, lanes=(lane,), orders=(Named(schedule="gpipe", lanes=("main",)),))
+
+
+def reference_plan(model: Model, job: TrainingJob, plan: Plan) -> Plan:
+    """The unsplit model whose step a plan's must equal: with the plan's microbatches where the loss is of microbatches, else with one.
+
+    Raises:
+        StrategyError: execute.balance: the loss is of microbatches, and lanes have some of unlike sizes.
+    """
+    if not model.settings.load_balancing:
+        return unsplit(model, job)
+    sizes = {lane.samples // lane.microbatches for lane in plan.lanes}
+    if len(sizes) > 1:
+        raise StrategyError(
+            f"the load-balancing loss is of microbatches, and lanes have some of {' and '.join(map(str, sorted(sizes)))} samples",
+            hint="prove a plan whose lanes have microbatches of one size",
+            rule="execute.balance",
+        )
+    return unsplit(model, job, microbatches=job.global_batch // sizes.pop())
 
 
 def differences(one: StepResult, other: StepResult) -> Iterator[tuple[Key, int, float]]:

@@ -22,6 +22,7 @@ from shardwright.execute.shares.parameters import ParameterStore, Source, parame
 from shardwright.execute.shares.plan_buckets import plan_buckets
 from shardwright.execute.shares.shards import Bucket, Places, hold, views
 from shardwright.execute.training.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, square_sum, update
+from shardwright.execute.training.routers import require_trainable
 from shardwright.execute.training.spared import is_spared
 from shardwright.execute.training.step import prepare
 from shardwright.execute.transport.distributed import Network
@@ -147,6 +148,7 @@ def training(
         StrategyError: the plan breaks a rule, or holds what is not executed.
     """
     require_adamw(job.optimizer)
+    require_trainable(model, settings or model.settings)
     _require_executed_host(plan)
     shards = shard_rules(plan)
     work, groups = prepare(model, job, plan, islands=islands)
@@ -250,7 +252,9 @@ def step_task(
     tell(TaskKind.STEP, STEP_LEVEL)
     squares = [square_sum(gradients[b.number]) for b in trained if b.answers(device)]
     asked = torch.tensor(float(stop is not None and stop()), device=known.on)
-    sums = torch.stack([counted_losses(outcome.losses, device, known), _sum_of(squares, known), _sum_of([asked], known)])
+    balance = [] if outcome.balance is None else [outcome.balance / known.work.scale]
+    losses = counted_losses(outcome.losses, device, known) + _sum_of(balance, known)
+    sums = torch.stack([losses, _sum_of(squares, known), _sum_of([asked], known)])
     if len(known.devices) > 1:
         sums = cast(torch.Tensor, (yield Reduce(group=known.devices, tensor=sums, key="norm")))
     norm = sums[1].sqrt()

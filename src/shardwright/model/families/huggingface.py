@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from shardwright.errors import ModelError, nearest
 from shardwright.model.families.quantised import MODELOPT_FILE, stored_format, with_modelopt
-from shardwright.model.families.registry import ARCHITECTURES, REGISTRY
+from shardwright.model.families.registry import ARCHITECTURES, REGISTRY, TEXT_CONFIGS
 from shardwright.model.families.settings import differences, settings_of_fields
 from shardwright.model.families.unread import unread_fields
 from shardwright.model.ir.fields import Fields, shown
@@ -20,7 +20,8 @@ from shardwright.model.ir.graph import Model
 
 Builder = Callable[[Fields], Model]
 
-TEXT_CONFIGS: Final = ("text_config", "llm_config", "language_config")
+TEXT_ALONE: Final = ("pad_token_id", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
+"""Fields that a language model's class reads in its own section alone."""
 MAX_FILE_BYTES: Final = 2**24
 MAX_PARAMETERS: Final = 10**17
 
@@ -114,7 +115,10 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
 def language_config(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     """The object that says what the layers of the language model compute."""
     nested: Iterator[dict[str, Any]] = (mapping[name] for name in TEXT_CONFIGS if isinstance(mapping.get(name), dict))
-    return {**mapping, **next(nested, {})}
+    section = next(nested, None)
+    if section is None:
+        return mapping
+    return {**{name: value for name, value in mapping.items() if name not in TEXT_ALONE}, **section}
 
 
 def architecture_of(fields: Fields) -> str:

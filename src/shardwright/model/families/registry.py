@@ -87,3 +87,5 @@ REGISTRY: Final = {name: target for target, names in _BUILDERS.items() for name 
 """Architecture or model_type -> builder."""
 ARCHITECTURES: Final = {target: names.split()[0] for target, names in _BUILDERS.items()}
 """Builder -> the architecture that its models have."""
+TEXT_CONFIGS: Final = ("text_config", "llm_config", "language_config")
+"""Sections of a configuration that describe the language model of a model with images."""

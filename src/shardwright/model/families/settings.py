@@ -12,7 +12,9 @@ from typing import Any, Final
 
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.families.classes import BY_LAYER, CLASSES, FACTORS, UNKNOWN, ClassSettings
+from shardwright.model.families.dropout import dropout_of
 from shardwright.model.families.images import image_differences, image_input, tower_settings
+from shardwright.model.families.padding import padding_difference, padding_row
 from shardwright.model.families.positions import (
     BY_LENGTH,
     COMPUTED,
@@ -26,6 +28,7 @@ from shardwright.model.families.positions import (
     share_of,
     text_turns,
 )
+from shardwright.model.families.router_training import load_balancing, router_noise
 from shardwright.model.families.spelled import SPELLED
 from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields, shown
 from shardwright.model.ir.graph import Model
@@ -87,6 +90,10 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         bias_reach=fields.integer("relative_attention_max_distance", default=128) if _biased(model) else 128,
         temper=_temper(fields, model),
         share_factor=fields.number("routed_scaling_factor", minimum=0.0, maximum=1e6, default=own.share_factor),
+        padding_row=padding_row(config, model=model, source=source),
+        load_balancing=load_balancing(config, model=model, source=source),
+        router_noise=router_noise(config, model=model, source=source),
+        dropout=dropout_of(config, model=model),
         image=image_input(config, model=model, source=source),
         turns=text_turns(config, usual=own.axes, source=source) if IMAGE in {b.sequence for b in model.blocks} else None,
         own=(*_latent_norms(config, eps), *tower_settings(config, model=model, source=source)),
@@ -100,6 +107,7 @@ def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
     checks = (
         _activation(config, model),
         *_positions(config, model, own),
+        padding_difference(config, model=model),
         *_routing(config, model, own),
         *_scores(config, own, model),
         *_scans(config, model),

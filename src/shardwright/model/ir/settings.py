@@ -228,6 +228,10 @@ class Settings:
         sigmoid_scores: scores of experts are sigmoids, whether or not their choice is corrected.
         bias_reach: distance from which on all keys of a direction have one learned bias (`Operator.distances`).
         temper: (positions, strength) of queries that grow with their position p: 1 + strength ln(1 + floor((p + 1) / positions)).
+        padding_row: of the table of tokens, the row that gets no gradient from lookup and begins as zeros; None = every row learns.
+        load_balancing: coefficient of the load-balancing loss of all routers, which training adds; 0 = none.
+        router_noise: in training, a router and its experts read their input times random numbers from 1 - this to 1 + this; 0 = as it is.
+        dropout: (field, probability) of what the published class drops in training, which no step here does.
         image: of a model whose tower's numbers are known; None = it reads no images, or only its sizes are known.
         turns: of queries and keys of a tower, or of a text with images; None = by the position in the sequence. stretched: a tower's table
             of positions, or tables; None = it has a row for every position.
@@ -257,6 +261,10 @@ class Settings:
     sigmoid_scores: bool = False
     bias_reach: int = 128
     temper: tuple[float, float] = (8192.0, 0.1)
+    padding_row: int | None = None
+    load_balancing: float = 0.0
+    router_noise: float = 0.0
+    dropout: tuple[tuple[str, float], ...] = ()
     image: ImageInput | None = None
     turns: GridRotary | TextRotary | None = None
     stretched: PositionGrid | PositionAxes | None = None

@@ -1,0 +1,31 @@
+"""What training does with routers beside their use: refused where it cannot be done exactly. Needs no PyTorch."""
+
+from __future__ import annotations
+
+from shardwright.errors import StrategyError
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import Settings
+from shardwright.model.routers import router_shapes
+
+
+def require_trainable(model: Model, settings: Settings) -> None:
+    """Raise for random factors on what routers read, and for a load-balancing loss that the model cannot have.
+
+    Raises:
+        StrategyError: execute.noise, execute.balance.
+    """
+    if settings.router_noise:
+        raise StrategyError(
+            f"router_jitter_noise {settings.router_noise:g}: {model.name} is trained with random factors on what its routers read, "
+            "which are not executed",
+            hint="train without them: --router-noise off",
+            rule="execute.noise",
+        )
+    shapes = {(shape.experts, shape.topk) for shape in router_shapes(model)}
+    if settings.load_balancing and len(shapes) != 1:
+        found = " and ".join(f"{topk} of {experts} experts" for experts, topk in sorted(shapes)) or "none"
+        raise StrategyError(
+            f"the load-balancing loss is a mean over equal routers, and {model.name} has {found}",
+            hint="train without it: --load-balancing 0",
+            rule="execute.balance",
+        )
