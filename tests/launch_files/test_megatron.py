@@ -182,7 +182,7 @@ def test_no_argument_has_two_verdicts() -> None:
         (f"{LLAMA} --tensor-model-parallel-size $TP", DataError, "the script does not say"),
         (f"{LLAMA} --use-megatron-fsdp --data-parallel-sharding-strategy all", DataError, "is not known here"),
         (f"{LLAMA} --recompute-granularity selective --recompute-modules nothing", DataError, "not known here"),
-        ("--nothing --at-all", DataError, "no setting of a framework"),
+        ("--nothing --at-all", DataError, "no setting that only one framework has"),
     ],
 )
 def test_what_cannot_be_read_is_an_error(arguments: str, error: type[ShardwrightError], said: str) -> None:

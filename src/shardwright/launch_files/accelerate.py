@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from shardwright.launch_files.claims import CONFIGURATIONS, Claim, Document, FileKind, Signature, claim_of
 from shardwright.launch_files.deepspeed import DEEPSPEED
 from shardwright.launch_files.deepspeed import IGNORED as OF_DEEPSPEED
 from shardwright.launch_files.degrees import launch_of, replicas
@@ -69,15 +70,28 @@ _STRATEGIES: Final = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_S
 """``fsdp_sharding_strategy`` of FSDP 1."""
 
 
+SIGNATURE: Final = Signature(
+    kinds=frozenset({*CONFIGURATIONS, FileKind.COMMAND}),
+    launchers=frozenset({"accelerate"}),
+    own=frozenset({"compute-environment", "distributed-type", "fsdp-config.*", "parallelism-config.*", "deepspeed-config.*"}),
+    shared=frozenset({"num-machines", "mixed-precision", "num-processes"}),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class AccelerateReader:
     """The reader."""
 
     name: str = "accelerate"
     runtime: str = "torchtitan-0.2"
-    marks: frozenset[str] = frozenset({"compute-environment", "distributed-type", "num-machines", "mixed-precision", "num-processes"})
+    signature: Signature = SIGNATURE
+    includes: frozenset[str] = frozenset({"deepspeed"})
 
     target: str = "accelerate"
+
+    def claims(self, document: Document) -> Claim:
+        """See `LaunchReader`."""
+        return claim_of(self.signature, document)
 
     def worded(self, name: str) -> str:
         """See `LaunchReader`."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from shardwright.errors import DataError, nearest
+from shardwright.launch_files.claims import Claim, Document
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid
@@ -76,13 +77,10 @@ class Written:
     """The settings of the files of one launch, in the words of the framework.
 
     Args:
-        arguments: name, in lower case with dashes -> value. notes: of how they were found. whole: all of them are of the launch, as of a
-            file that was named for it. environment: variables of a script, by their names.
+        arguments: name, in lower case with dashes -> value. notes: of how they were found.
     """
 
     arguments: Arguments
-    environment: Mapping[str, str] = field(default_factory=dict)
-    whole: bool = True
     notes: tuple[str, ...] = ()
 
 
@@ -98,12 +96,15 @@ class LaunchReader(Protocol):
         """Catalog name of the framework as the planner knows it, where nobody names another."""
 
     @property
-    def marks(self) -> frozenset[str]:
-        """Settings by which its files are known: those of no other framework."""
+    def includes(self) -> frozenset[str]:
+        """Frameworks whose files are part of its launches."""
 
     @property
     def target(self) -> str:
         """The export whose files say a strategy in its words, or in words that `worded` makes its own."""
+
+    def claims(self, document: Document) -> Claim:
+        """The evidence that a file is of this framework (`claims.claim_of` a `Signature`)."""
 
     def worded(self, name: str) -> str:
         """A setting of that export as this framework calls it."""

@@ -12,6 +12,7 @@ from typing import Final
 from shardwright.errors import DataError, StrategyError
 from shardwright.export.maxtext import SCHEDULES
 from shardwright.export.maxtext_mesh import NAMES
+from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of
 from shardwright.launch_files.launch import Launch, Written, by_name, count, require_value
 from shardwright.model.ir.graph import Model
@@ -48,15 +49,28 @@ IGNORED: Final = by_name(
 _STRATEGIES: Final = ("ring", "ulysses", "all_gather")
 
 
+SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
+    programs=frozenset({"maxtext.train", "maxtext/train.py", "maxtext.trainers.pre_train.train"}),
+    own=frozenset({*_MESH, "per-device-batch-size", "max-target-length", "remat-policy", "base-emb-dim", "base-num-decoder-layers"}),
+    shared=frozenset({"model-name"}),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class MaxTextReader:
     """The reader."""
 
     name: str = "maxtext"
     runtime: str = "maxtext"
-    marks: frozenset[str] = frozenset({*_MESH, "per-device-batch-size", "max-target-length", "remat-policy"})
+    signature: Signature = SIGNATURE
+    includes: frozenset[str] = frozenset()
 
     target: str = "maxtext"
+
+    def claims(self, document: Document) -> Claim:
+        """See `LaunchReader`."""
+        return claim_of(self.signature, document)
 
     def worded(self, name: str) -> str:
         """See `LaunchReader`."""

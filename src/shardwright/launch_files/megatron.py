@@ -12,6 +12,7 @@ from typing import Final
 from shardwright.errors import DataError, StrategyError
 from shardwright.export.megatron_arguments import MAPPED, ORDERS
 from shardwright.export.megatron_model import model_flags, model_shortfalls
+from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
 from shardwright.launch_files.degrees import set_by, telling
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged, require_value, share
 from shardwright.launch_files.megatron_words import IGNORED, MODEL_DEFAULTS, MODEL_LOOSE, UNDERSTOOD, UNMODELLED
@@ -42,6 +43,21 @@ def plain(name: str, value: str) -> tuple[tuple[str, str], ...]:
     return ((name, value),)
 
 
+MEGATRON_SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.COMMAND}),
+    programs=frozenset({f"pretrain_{kind}.py" for kind in ("gpt", "mamba", "t5", "bert", "vlm", "hybrid")}),
+    own=frozenset(
+        {
+            *("tensor-model-parallel-size", "pipeline-model-parallel-size", "expert-model-parallel-size", "context-parallel-size"),
+            *("use-distributed-optimizer", "num-attention-heads", "use-mcore-models", "recompute-granularity", "sequence-parallel"),
+            *("num-layers-per-virtual-pipeline-stage", "transformer-impl", "untie-embeddings-and-output-weights", "swiglu"),
+            *("disable-bias-linear", "group-query-attention", "num-query-groups", "lr-decay-iters", "overlap-grad-reduce"),
+        }
+    ),
+    shared=frozenset({"micro-batch-size", "global-batch-size", "num-layers", "hidden-size", "seq-length"}),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class MegatronReader:
     """The reader of Megatron-LM's command lines, and of those that say the same in other words.
@@ -54,15 +70,19 @@ class MegatronReader:
 
     name: str = "megatron"
     runtime: str = "megatron-core-0.12"
-    marks: frozenset[str] = frozenset(
-        {"tensor-model-parallel-size", "pipeline-model-parallel-size", "use-distributed-optimizer", "micro-batch-size", "num-layers"}
-    )
+    signature: Signature = MEGATRON_SIGNATURE
+    evidence: Callable[[Signature, Document], Claim] = claim_of
+    includes: frozenset[str] = frozenset()
     dialect: Dialect = plain
     defaults: Arguments = field(default_factory=dict)
     settled: Callable[[Arguments], Arguments] = dict
     sparing: bool = False
     target: str = "megatron"
     section: str = ""
+
+    def claims(self, document: Document) -> Claim:
+        """See `LaunchReader`."""
+        return self.evidence(self.signature, document)
 
     def worded(self, name: str) -> str:
         """See `LaunchReader`."""

@@ -11,6 +11,7 @@ from typing import Final
 
 from shardwright.errors import ShardwrightError
 from shardwright.export.nanotron import own_stages
+from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import Launch, Written, by_name, count
 from shardwright.model.ir.graph import Model
@@ -45,15 +46,31 @@ IGNORED: Final = by_name(
 )
 
 
+SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.YAML}),
+    own=frozenset(
+        {
+            *("parallelism.tp", "parallelism.pp", "parallelism.dp", "parallelism.pp-engine", "parallelism.tp-mode"),
+            *("tokens.micro-batch-size", "tokens.batch-accumulation-per-replica", "tokens.sequence-length"),
+        }
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class NanotronReader:
     """The reader."""
 
     name: str = "nanotron"
     runtime: str = "nanotron"
-    marks: frozenset[str] = frozenset({"parallelism.tp", "parallelism.pp-engine", "tokens.micro-batch-size", "parallelism.dp"})
+    signature: Signature = SIGNATURE
+    includes: frozenset[str] = frozenset()
 
     target: str = "nanotron"
+
+    def claims(self, document: Document) -> Claim:
+        """See `LaunchReader`."""
+        return claim_of(self.signature, document)
 
     def worded(self, name: str) -> str:
         """See `LaunchReader`."""

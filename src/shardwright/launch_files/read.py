@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from shardwright.errors import DataError, UsageError, nearest
+from shardwright.launch_files.claims import Document, FileKind, best_claimant, joined, parts_of
 from shardwright.launch_files.degrees import variables_that_set
 from shardwright.launch_files.documents import settings_of_document, settings_of_python
-from shardwright.launch_files.launch import ORDER, Launch, LaunchReader, Written
-from shardwright.launch_files.registry import READERS
+from shardwright.launch_files.launch import ORDER, Launch, LaunchReader, Verdict, Written
+from shardwright.launch_files.registry import CLAIMANTS, READERS
 from shardwright.launch_files.shell import read_script
+from shardwright.launch_files.started import Started, started
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import arguments_of, parse_arguments
 from shardwright.runtime.registry import load_runtime
 
 MAX_BYTES: Final = 2_000_000
-_REDIRECTED: Final = re.compile(r"[0-9&]?>>?|[0-9]?>&[0-9]|\d?>{1,2}.*|<.*")
+ARGUMENTS: Final = "the arguments"
+"""Name of arguments that are given in place of a file."""
+LEAST_UNDERSTOOD: Final = 0.6
+"""Least share of the settings of a file that a reader has to understand."""
+_KINDS: Final = {
+    ".json": FileKind.JSON,
+    ".yaml": FileKind.YAML,
+    ".yml": FileKind.YAML,
+    ".toml": FileKind.TOML,
+    ".py": FileKind.PYTHON,
+    ".csv": FileKind.CSV,
+}
 
 
 def read_launch(
@@ -35,7 +46,7 @@ def read_launch(
     Raises:
         DataError: a file cannot be read, or is of no framework that is known. UsageError: there is no such framework.
     """
-    files = [("--", path) if path.lstrip().startswith("--") else (Path(path).name, _text(Path(path))) for path in paths]
+    files = [(ARGUMENTS, path) if path.lstrip().startswith("--") else (Path(path).name, _text(Path(path))) for path in paths]
     return launch_of_files(files, model=model, devices=devices, framework=framework, runtime=runtime, given=given)
 
 
@@ -51,23 +62,22 @@ def launch_of_files(
     """See `read_launch`.
 
     Args:
-        files: name, whose ending says what it is, and text of each; ``--`` is the name of arguments.
+        files: name, whose ending says what it is, and text of each; `ARGUMENTS` is the name of arguments.
     """
     if framework and framework not in READERS:
         raise UsageError(f"unknown framework {framework[:40]!r}", hint=nearest(framework[:40], READERS))
-    found, notes = [one for name, text in files for one in _of_text(text, name, given or {})], list[str]()
-    merged: dict[str, str] = {}
-    marks = READERS[framework].marks if framework else frozenset(mark for one in READERS.values() for mark in one.marks)
-    for written in found:
-        # Of what a script writes for others nothing is read.
-        if written.whole or written.arguments.keys() & marks:
-            merged |= written.arguments
-        notes += written.notes
-    reader = READERS[framework] if framework else _reader(merged, [name for name, _ in files])
+    documents = [one for name, text in files for one in _chosen(list(documents_of(text, name, given or {})), framework)]
+    reader = _reader(documents, framework)
+    read = _of_the_launch(documents, reader)
+    merged = {name: value for one in read for name, value in one.settings.items()}
     runtime = runtime or reader.runtime
-    environment = {name: value for written in found for name, value in written.environment.items()}
+    environment = {name: value for one in read for name, value in one.environment.items()}
     merged |= variables_that_set(load_runtime(runtime), environment)
-    return reader.read(Written(arguments=merged, notes=tuple(notes)), model=model, devices=devices, runtime=runtime)
+    notes = tuple(note for one in read for note in one.notes)
+    launch = reader.read(Written(arguments=merged, notes=notes), model=model, devices=devices, runtime=runtime)
+    for document in read:
+        _require_understood(launch, document, reader)
+    return launch
 
 
 def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
@@ -76,61 +86,119 @@ def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     Raises:
         DataError: one cannot be read.
     """
-    return {name: value for file, text in files for one in _of_text(text, file, {}) for name, value in one.arguments.items()}
+    found = [one for file, text in files for one in _chosen(list(documents_of(text, file, {})), "")]
+    return {name: value for one in found for name, value in one.settings.items()}
 
 
-def _reader(arguments: Mapping[str, str], paths: Sequence[str]) -> LaunchReader:
-    counts = {name: len(arguments.keys() & reader.marks) for name, reader in READERS.items()}
-    best = max(counts, key=lambda name: counts[name])
-    if not counts[best]:
+def _reader(documents: Sequence[Document], framework: str) -> LaunchReader:
+    """The reader of the framework that the files are of, or that the user names.
+
+    Raises:
+        DataError: they are of none that is read, or of the named one they have nothing.
+    """
+    if framework:
+        reader = READERS[framework]
+        parts = parts_of(framework, CLAIMANTS)
+        if not any(CLAIMANTS[part].claims(one).evidence for part in parts if part in CLAIMANTS for one in documents):
+            raise DataError(
+                f"{', '.join(one.name for one in documents)[:80]}: no setting that is {framework}'s", hint="leave --from out to see of what"
+            )
+        return reader
+    best = best_claimant(documents, CLAIMANTS)
+    if best in READERS:
+        return READERS[best]
+    evidence = joined(CLAIMANTS[best].claims(one) for one in documents).evidence
+    raise DataError(
+        f"{', '.join(one.name for one in documents)[:80]}: files of {best} ({', '.join(evidence[:3])[:80]}), which are not read",
+        hint=f"read are those of {', '.join(READERS)}",
+    )
+
+
+def _of_the_launch(documents: Sequence[Document], reader: LaunchReader) -> list[Document]:
+    """The files that are of a reader's launch: those that it or a framework that it includes claims, and those that nobody claims.
+
+    Raises:
+        DataError: a file that the user names is claimed by another framework alone.
+    """
+    parts = parts_of(reader.name, CLAIMANTS)
+    found = []
+    for document in documents:
+        claims = {name: claim for name, one in CLAIMANTS.items() if (claim := one.claims(document)).evidence}
+        others = sorted(name for name, claim in claims.items() if claim.programs or claim.own)
+        if claims.keys() & parts or (document.named and not others):
+            found.append(document)
+        elif document.named:
+            raise DataError(
+                f"{document.name[:60]} is {' or '.join(others)}'s, the other files are {reader.name}'s",
+                hint="give the files of one launch alone",
+            )
+    return found
+
+
+def _require_understood(launch: Launch, document: Document, reader: LaunchReader) -> None:
+    """Check that of the settings of a file that is the framework's own at least `LEAST_UNDERSTOOD` are understood.
+
+    Raises:
+        DataError: fewer are; it names those that are not.
+    """
+    claims = [CLAIMANTS[name].claims(document) for name in parts_of(reader.name, CLAIMANTS) if name in CLAIMANTS]
+    if not any(claim.programs or claim.own for claim in claims):
+        return
+    unknown = [one.name for one in launch.of(Verdict.UNKNOWN) if one.name in document.settings]
+    if len(unknown) > (1 - LEAST_UNDERSTOOD) * len(document.settings):
         raise DataError(
-            f"{', '.join(paths)[:80]}: no setting of a framework that is known", hint=f"--from {'|'.join(READERS)} names the framework"
+            f"{document.name[:60]}: {len(document.settings) - len(unknown)} of {len(document.settings)} settings are understood as "
+            f"{reader.name}'s; not {', '.join(unknown)[:200]}",
+            hint=f"at least {LEAST_UNDERSTOOD:.0%} have to be; is it a file of another framework, or of a fork?",
         )
-    return READERS[best]
 
 
-def _of_text(text: str, name: str, given: Mapping[str, str]) -> Iterator[Written]:
-    """What a file says: of a script the command that has most arguments, and each file that it writes."""
-    suffix = Path(name).suffix.lower()
-    if name == "--":
-        yield Written(arguments=parse_arguments(text))
-    elif suffix == ".csv":
-        yield Written(arguments={ORDER: text})
-    elif suffix in (".json", ".yaml", ".yml", ".toml"):
-        yield Written(arguments=settings_of_document(text, suffix, name))
-    elif suffix == ".py":
-        yield Written(arguments=settings_of_python(text, name))
+def documents_of(text: str, name: str, given: Mapping[str, str]) -> Iterator[Document]:
+    """What a file says: of a script its commands with settings, and each file that it writes."""
+    kind = _KINDS.get(Path(name).suffix.lower())
+    if name == ARGUMENTS:
+        yield Document(name=name, kind=FileKind.COMMAND, settings=parse_arguments(text))
+    elif kind is FileKind.CSV:
+        yield Document(name=name, kind=kind, settings={ORDER: text})
+    elif kind is FileKind.PYTHON:
+        yield Document(name=name, kind=kind, settings=settings_of_python(text, name))
+    elif kind is not None:
+        yield Document(name=name, kind=kind, settings=settings_of_document(text, Path(name).suffix.lower(), name))
     else:
-        yield from _of_script(text, given)
+        yield from _of_script(text, name, given)
 
 
-def _of_script(text: str, given: Mapping[str, str]) -> Iterator[Written]:
+def _of_script(text: str, file: str, given: Mapping[str, str]) -> Iterator[Document]:
     script = read_script(text, given=given)
     for name, body in script.files:
-        if Path(name).suffix.lower() in (".json", ".yaml", ".yml") or body.lstrip().startswith("{"):
-            yield Written(whole=False, arguments=settings_of_document(body, ".json" if body.lstrip().startswith("{") else ".yaml", name))
-    best = max((_flags(command) for command in script.commands), key=len, default=())
+        is_json = body.lstrip().startswith("{")
+        suffix = ".json" if is_json else Path(name).suffix.lower()
+        if suffix in (".json", ".yaml", ".yml", ".toml"):
+            yield Document(name=name, kind=_KINDS[suffix], named=False, settings=settings_of_document(body, suffix, name))
     notes = tuple(f"not followed: {line}" for line in script.left_out)
-    yield Written(arguments=arguments_of(best), notes=notes, environment=dict(script.environment))
+    commands = [one for command in script.commands if (one := started(command)).words] or [Started(program="", launchers=(), words=())]
+    for command in commands:
+        yield Document(
+            name=file,
+            kind=FileKind.COMMAND,
+            settings=arguments_of(command.words),
+            program=command.program,
+            launchers=frozenset(command.launchers),
+            environment=dict(script.environment),
+            notes=notes,
+        )
 
 
-def _flags(command: Sequence[str]) -> tuple[str, ...]:
-    """The arguments of a command's program, not of the launchers before it; words that are commands themselves are opened."""
-    words = [piece for word in command for piece in (_opened(word) if " --" in f" {word}" and " " in word.strip() else (word,))]
-    # The last program is the one that is started; launchers stand before it.
-    programs = [n for n, word in enumerate(words) if word.endswith(".py") or words[n - 1 : n] == ["-m"]]
-    started = [n for n in programs if not words[n].startswith("torch.distributed") and not words[n].endswith("launch.py")]
-    rest = words[started[0] + 1 :] if started else words
-    # What the script is called with is not known here.
-    return tuple(word for word in rest if not _REDIRECTED.fullmatch(word) and word not in ("$@", "$*"))
+def _chosen(documents: Sequence[Document], framework: str) -> list[Document]:
+    """Of the commands of a script the one that is best claimed, and of those claimed equally the one with most settings."""
+    commands = [one for one in documents if one.kind is FileKind.COMMAND]
+    claimants = [CLAIMANTS[framework]] if framework else list(CLAIMANTS.values())
 
+    def strength(document: Document) -> tuple[tuple[int, int, int], int]:
+        return max(one.claims(document).strength for one in claimants), len(document.settings)
 
-def _opened(word: str) -> Sequence[str]:
-    """The words of a command in a word, as of ``bash -c``."""
-    try:
-        return shlex.split(word)
-    except ValueError:
-        return word.split()
+    best = max(commands, key=strength, default=None)
+    return [one for one in documents if one.kind is not FileKind.COMMAND or one is best]
 
 
 def _text(path: Path) -> str:
