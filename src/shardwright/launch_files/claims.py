@@ -26,6 +26,22 @@ CONFIGURATIONS: Final = frozenset({FileKind.JSON, FileKind.YAML, FileKind.TOML})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedFile:
+    """A setting that names a file with further settings of the launch.
+
+    Args:
+        setting: its name; empty = the first word that a program is called with, such as ``configs/llama.yml``.
+        holds: what is not known without the file, for messages. instead: settings any of which says that where the file is not there.
+        own: names of files that the framework itself has, whose values are its defaults.
+    """
+
+    setting: str
+    holds: str
+    instead: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """One file of a launch, or one command of a script, before a reader is chosen.
 
@@ -33,8 +49,12 @@ class Document:
         name: of the file, for messages. settings: name, in lower case with dashes -> value.
         program: what a command starts: a path, a module, or the first two words of a console command, such as ``tune run``.
         launchers: commands that start the program, by their names: ``accelerate``, ``deepspeed``.
+        launched: settings of the launchers, with the launcher's name before each: ``accelerate.config-file``.
+        positional: words before the first setting of a command.
         named: the user gave the file; a script that writes a file does not name it so.
         environment: variables of the script. notes: what was not followed.
+        written: files that the script has a command write that is not followed, name -> the command. missing: scripts that the script reads
+            or starts and that are not there, name -> line.
     """
 
     name: str
@@ -42,9 +62,13 @@ class Document:
     settings: Arguments
     program: str = ""
     launchers: frozenset[str] = frozenset()
+    launched: Arguments = field(default_factory=dict)
+    positional: tuple[str, ...] = ()
     named: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    written: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +79,7 @@ class Signature:
         kinds: forms of its files. programs: programs of its own, as paths, modules or words of a console command, in lower case.
         launchers: commands of its own that start the user's programs. own: settings that no other framework has; one that ends in ``*`` is
             the beginning of names. shared: settings that it has with others, which decide only between two claims that are equal otherwise.
+        files: settings that name further files of a launch.
     """
 
     kinds: frozenset[FileKind]
@@ -62,6 +87,7 @@ class Signature:
     launchers: frozenset[str] = frozenset()
     own: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
+    files: tuple[NamedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +123,10 @@ class Claimant(Protocol):
     @property
     def name(self) -> str:
         """Its name."""
+
+    @property
+    def signature(self) -> Signature:
+        """What its files have."""
 
     @property
     def includes(self) -> frozenset[str]:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.launch_files.claims import CONFIGURATIONS, Claim, Document, Signature, claim_of
+from shardwright.launch_files.claims import CONFIGURATIONS, Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import Launch, Written, by_name, count, share
 from shardwright.model.ir.graph import Model
@@ -62,9 +62,11 @@ UNMODELLED: Final = by_name(
 
 
 SIGNATURE: Final = Signature(
-    kinds=CONFIGURATIONS,
+    kinds=CONFIGURATIONS | {FileKind.COMMAND},
     own=frozenset({"train-micro-batch-size-per-gpu", "zero-optimization.*", "tensor-parallel.autotp-size"}),
     shared=frozenset({"gradient-accumulation-steps", "train-batch-size", "bf16.enabled", "fp16.enabled"}),
+    launchers=frozenset({"deepspeed"}),
+    files=tuple(NamedFile(setting=name, holds="the stage of ZeRO and the number format") for name in ("deepspeed-config", "deepspeed")),
 )
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.export.bridge_fields import ELSEWHERE, MEANT
 from shardwright.export.megatron_bridge import RECIPES
-from shardwright.launch_files.claims import NO_CLAIM, Claim, Document, FileKind, Signature, claim_of, joined
+from shardwright.launch_files.claims import NO_CLAIM, Claim, Document, FileKind, NamedFile, Signature, claim_of, joined
 from shardwright.launch_files.megatron import MEGATRON_SIGNATURE, MegatronReader
 from shardwright.runtime.arguments import Arguments
 
@@ -190,6 +190,7 @@ _MEGATRON_DEEPSPEED: Final = Signature(
     kinds=frozenset({FileKind.COMMAND}),
     own=frozenset({"zero-stage", "pp-partition-method", "deepspeed-activation-checkpointing", "ds-sequence-parallel-size"})
     | {"deepspeed", "deepspeed-config", "no-pipeline-parallel"},
+    files=(NamedFile(setting="deepspeed-config", holds="the stage of ZeRO", instead=frozenset({"zero-stage"})),),
 )
 
 

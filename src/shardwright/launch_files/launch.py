@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from shardwright.errors import DataError, nearest
-from shardwright.launch_files.claims import Claim, Document
+from shardwright.launch_files.claims import Claim, Document, Signature
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid
@@ -96,6 +96,10 @@ class LaunchReader(Protocol):
         """Catalog name of the framework as the planner knows it, where nobody names another."""
 
     @property
+    def signature(self) -> Signature:
+        """What the framework's files have."""
+
+    @property
     def includes(self) -> frozenset[str]:
         """Frameworks whose files are part of its launches."""
 
@@ -166,8 +170,12 @@ def require_value(name: str, value: str) -> str:
         DataError: a variable of the script has no value.
     """
     if "$" in value or "`" in value:
+        variable = re.search(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9]{1,3})", value)
+        number = variable is not None and variable[1].isdigit()
+        what = "an argument that the script is called with" if number else "a variable of a script"
         raise DataError(
-            f"--{name} {value[:60]}: the script does not say what that is", hint="--set NAME=VALUE gives a variable of a script a value"
+            f"--{name} {value[:60]}: the script does not say what that is",
+            hint=f"--set {variable[1] if variable else 'NAME'}=VALUE gives {what} a value",
         )
     return value
 

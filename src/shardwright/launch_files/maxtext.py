@@ -12,7 +12,7 @@ from typing import Final
 from shardwright.errors import DataError, StrategyError
 from shardwright.export.maxtext import SCHEDULES
 from shardwright.export.maxtext_mesh import NAMES
-from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
+from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of
 from shardwright.launch_files.launch import Launch, Written, by_name, count, require_value
 from shardwright.model.ir.graph import Model
@@ -54,6 +54,7 @@ SIGNATURE: Final = Signature(
     programs=frozenset({"maxtext.train", "maxtext/train.py", "maxtext.trainers.pre_train.train"}),
     own=frozenset({*_MESH, "per-device-batch-size", "max-target-length", "remat-policy", "base-emb-dim", "base-num-decoder-layers"}),
     shared=frozenset({"model-name"}),
+    files=(NamedFile(setting="", holds="the strategy", own=frozenset({"base.yml"})),),
 )
 
 

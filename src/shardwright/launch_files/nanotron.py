@@ -11,7 +11,7 @@ from typing import Final
 
 from shardwright.errors import ShardwrightError
 from shardwright.export.nanotron import own_stages
-from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
+from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import Launch, Written, by_name, count
 from shardwright.model.ir.graph import Model
@@ -47,7 +47,9 @@ IGNORED: Final = by_name(
 
 
 SIGNATURE: Final = Signature(
-    kinds=frozenset({FileKind.YAML}),
+    kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
+    programs=frozenset({"run_train.py"}),
+    files=(NamedFile(setting="config-file", holds="the strategy"),),
     own=frozenset(
         {
             *("parallelism.tp", "parallelism.pp", "parallelism.dp", "parallelism.pp-engine", "parallelism.tp-mode"),

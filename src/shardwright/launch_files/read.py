@@ -7,30 +7,17 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.errors import DataError, UsageError, nearest
-from shardwright.launch_files.claims import Document, FileKind, best_claimant, joined, parts_of
+from shardwright.launch_files.claims import Claimant, Document, best_claimant, joined, parts_of
 from shardwright.launch_files.degrees import variables_that_set
-from shardwright.launch_files.documents import settings_of_document, settings_of_python
-from shardwright.launch_files.launch import ORDER, Launch, LaunchReader, Verdict, Written
+from shardwright.launch_files.launch import Launch, LaunchReader, Verdict, Written
+from shardwright.launch_files.named_files import Beside, with_named
+from shardwright.launch_files.read_documents import ARGUMENTS, chosen, documents_of, read_text
 from shardwright.launch_files.registry import CLAIMANTS, READERS
-from shardwright.launch_files.shell import read_script
-from shardwright.launch_files.started import Started, started
 from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import arguments_of, parse_arguments
 from shardwright.runtime.registry import load_runtime
 
-MAX_BYTES: Final = 2_000_000
-ARGUMENTS: Final = "the arguments"
-"""Name of arguments that are given in place of a file."""
 LEAST_UNDERSTOOD: Final = 0.6
 """Least share of the settings of a file that a reader has to understand."""
-_KINDS: Final = {
-    ".json": FileKind.JSON,
-    ".yaml": FileKind.YAML,
-    ".yml": FileKind.YAML,
-    ".toml": FileKind.TOML,
-    ".py": FileKind.PYTHON,
-    ".csv": FileKind.CSV,
-}
 
 
 def read_launch(
@@ -46,8 +33,11 @@ def read_launch(
     Raises:
         DataError: a file cannot be read, or is of no framework that is known. UsageError: there is no such framework.
     """
-    files = [(ARGUMENTS, path) if path.lstrip().startswith("--") else (Path(path).name, _text(Path(path))) for path in paths]
-    return launch_of_files(files, model=model, devices=devices, framework=framework, runtime=runtime, given=given)
+    files = [(ARGUMENTS, path) if path.lstrip().startswith("--") else (Path(path).name, read_text(Path(path))) for path in paths]
+    folders = [Path(path).parent for path in paths if not path.lstrip().startswith("--")]
+    return launch_of_files(
+        files, model=model, devices=devices, framework=framework, runtime=runtime, given=given, beside=lambda name: _beside(name, folders)
+    )
 
 
 def launch_of_files(
@@ -58,26 +48,69 @@ def launch_of_files(
     framework: str = "",
     runtime: str = "",
     given: Mapping[str, str] | None = None,
+    beside: Beside = lambda _: None,
 ) -> Launch:
     """See `read_launch`.
 
     Args:
-        files: name, whose ending says what it is, and text of each; `ARGUMENTS` is the name of arguments.
+        files: name, whose ending says what it is, and text of each; `ARGUMENTS` is the name of arguments. beside: the text of a file that
+            a file names, by that name; None = it is not there.
     """
     if framework and framework not in READERS:
         raise UsageError(f"unknown framework {framework[:40]!r}", hint=nearest(framework[:40], READERS))
-    documents = [one for name, text in files for one in _chosen(list(documents_of(text, name, given or {})), framework)]
+    texts = dict(files)
+
+    def sources(name: str) -> str | None:
+        return texts.get(Path(name).name) or beside(name)
+
+    documents = [one for name, text in files for one in chosen(list(documents_of(text, name, given or {}, sources)), framework)]
     reader = _reader(documents, framework)
-    read = _of_the_launch(documents, reader)
-    merged = {name: value for one in read for name, value in one.settings.items()}
+    read = with_named(_of_the_launch(documents, reader), _claimants(reader), sources)
+    merged = _merged(read, _claimants(reader))
     runtime = runtime or reader.runtime
     environment = {name: value for one in read for name, value in one.environment.items()}
     merged |= variables_that_set(load_runtime(runtime), environment)
-    notes = tuple(note for one in read for note in one.notes)
+    notes = (*(note for one in read for note in one.notes), *_sizes(read, devices))
     launch = reader.read(Written(arguments=merged, notes=notes), model=model, devices=devices, runtime=runtime)
     for document in read:
         _require_understood(launch, document, reader)
     return launch
+
+
+def _claimants(reader: LaunchReader) -> list[Claimant]:
+    """The reader, then the frameworks whose files are part of its launches."""
+    parts = sorted(parts_of(reader.name, CLAIMANTS) - {reader.name})
+    return [reader, *(CLAIMANTS[name] for name in parts if name in CLAIMANTS)]
+
+
+def _merged(documents: Sequence[Document], claimants: Sequence[Claimant]) -> dict[str, str]:
+    """The settings of files together, those of the reader's own launchers among them."""
+    launchers = {launcher for one in claimants for launcher in one.signature.launchers}
+    merged: dict[str, str] = {}
+    for one in documents:
+        merged |= {name: value for name, value in one.launched.items() if name.partition(".")[0] in launchers}
+        merged |= one.settings
+    return merged
+
+
+def _sizes(documents: Sequence[Document], devices: int) -> Iterator[str]:
+    """A note where launchers start another number of processes than the cluster has devices."""
+    for one in documents:
+        nodes, each = (one.launched.get(f"torchrun.{name}", "") for name in ("nnodes", "nproc-per-node"))
+        if all(text.isascii() and text.isdigit() and len(text) < 8 for text in (nodes, each)) and int(nodes) * int(each) != devices:
+            yield f"torchrun starts {int(nodes) * int(each):,} processes, CLUSTER has {devices:,} devices"
+
+
+def _beside(name: str, folders: Sequence[Path]) -> str | None:
+    """The text of a file that lies where its name says, seen from the folder of a file that was given, or in that folder itself."""
+    path = Path(name)
+    if not path.name or "\0" in name:
+        return None
+    for folder in folders:
+        for one in (folder / path, folder / path.name):
+            if one.is_file() and ".." not in path.parts:
+                return read_text(one)
+    return None
 
 
 def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
@@ -86,7 +119,7 @@ def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     Raises:
         DataError: one cannot be read.
     """
-    found = [one for file, text in files for one in _chosen(list(documents_of(text, file, {})), "")]
+    found = [one for file, text in files for one in chosen(list(documents_of(text, file, {})), "")]
     return {name: value for one in found for name, value in one.settings.items()}
 
 
@@ -141,7 +174,7 @@ def _require_understood(launch: Launch, document: Document, reader: LaunchReader
     Raises:
         DataError: fewer are; it names those that are not.
     """
-    claims = [CLAIMANTS[name].claims(document) for name in parts_of(reader.name, CLAIMANTS) if name in CLAIMANTS]
+    claims = [one.claims(document) for one in _claimants(reader)]
     if not any(claim.programs or claim.own for claim in claims):
         return
     unknown = [one.name for one in launch.of(Verdict.UNKNOWN) if one.name in document.settings]
@@ -151,62 +184,3 @@ def _require_understood(launch: Launch, document: Document, reader: LaunchReader
             f"{reader.name}'s; not {', '.join(unknown)[:200]}",
             hint=f"at least {LEAST_UNDERSTOOD:.0%} have to be; is it a file of another framework, or of a fork?",
         )
-
-
-def documents_of(text: str, name: str, given: Mapping[str, str]) -> Iterator[Document]:
-    """What a file says: of a script its commands with settings, and each file that it writes."""
-    kind = _KINDS.get(Path(name).suffix.lower())
-    if name == ARGUMENTS:
-        yield Document(name=name, kind=FileKind.COMMAND, settings=parse_arguments(text))
-    elif kind is FileKind.CSV:
-        yield Document(name=name, kind=kind, settings={ORDER: text})
-    elif kind is FileKind.PYTHON:
-        yield Document(name=name, kind=kind, settings=settings_of_python(text, name))
-    elif kind is not None:
-        yield Document(name=name, kind=kind, settings=settings_of_document(text, Path(name).suffix.lower(), name))
-    else:
-        yield from _of_script(text, name, given)
-
-
-def _of_script(text: str, file: str, given: Mapping[str, str]) -> Iterator[Document]:
-    script = read_script(text, given=given)
-    for name, body in script.files:
-        is_json = body.lstrip().startswith("{")
-        suffix = ".json" if is_json else Path(name).suffix.lower()
-        if suffix in (".json", ".yaml", ".yml", ".toml"):
-            yield Document(name=name, kind=_KINDS[suffix], named=False, settings=settings_of_document(body, suffix, name))
-    notes = tuple(f"not followed: {line}" for line in script.left_out)
-    commands = [one for command in script.commands if (one := started(command)).words] or [Started(program="", launchers=(), words=())]
-    for command in commands:
-        yield Document(
-            name=file,
-            kind=FileKind.COMMAND,
-            settings=arguments_of(command.words),
-            program=command.program,
-            launchers=frozenset(command.launchers),
-            environment=dict(script.environment),
-            notes=notes,
-        )
-
-
-def _chosen(documents: Sequence[Document], framework: str) -> list[Document]:
-    """Of the commands of a script the one that is best claimed, and of those claimed equally the one with most settings."""
-    commands = [one for one in documents if one.kind is FileKind.COMMAND]
-    claimants = [CLAIMANTS[framework]] if framework else list(CLAIMANTS.values())
-
-    def strength(document: Document) -> tuple[tuple[int, int, int], int]:
-        return max(one.claims(document).strength for one in claimants), len(document.settings)
-
-    best = max(commands, key=strength, default=None)
-    return [one for one in documents if one.kind is not FileKind.COMMAND or one is best]
-
-
-def _text(path: Path) -> str:
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise DataError(f"{path}: {size:,} bytes", hint=f"at most {MAX_BYTES:,}")
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not text in UTF-8"
-        raise DataError(f"{path}: {reason}", hint="a launch script or a configuration file of a framework") from None

@@ -17,6 +17,8 @@ _LAUNCHERS: Final = frozenset(
     }
 )
 """Commands that start another one."""
+_TORCHRUN: Final = "torch.distributed.run"
+"""The module of torchrun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +26,12 @@ class Started:
     """What a command starts.
 
     Args:
-        program: path, module, or the first two words of a console command; empty = not found. launchers: names of the commands before it.
-        words: the program's arguments.
+        program: path, module, or the first two words of a console command; empty = not found. launchers: names of the commands before it,
+            with the words of each. words: the program's arguments.
     """
 
     program: str
-    launchers: tuple[str, ...]
+    launchers: tuple[tuple[str, tuple[str, ...]], ...]
     words: tuple[str, ...]
 
 
@@ -38,7 +40,7 @@ def started(command: Sequence[str]) -> Started:
     words = [piece for word in command for piece in (_opened(word) if " --" in f" {word}" and " " in word.strip() else (word,))]
     at = _program(words)
     before = words[: at if at >= 0 else len(words)]
-    launchers = tuple(dict.fromkeys(name for word in before if (name := PurePosixPath(word).name) in _LAUNCHERS))
+    launchers = _launchers(before)
     if at < 0:
         return Started(program="", launchers=launchers, words=_arguments(words))
     program, end = words[at], at + 1
@@ -56,6 +58,17 @@ def _program(words: Sequence[str]) -> int:
     if not words or words[0].startswith("-") or PurePosixPath(words[0]).name in _LAUNCHERS:
         return -1
     return 0
+
+
+def _launchers(words: Sequence[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    found: list[tuple[str, list[str]]] = []
+    for word in words:
+        name = PurePosixPath(word).name
+        if name in _LAUNCHERS or word == _TORCHRUN:
+            found.append(("torchrun" if word == _TORCHRUN else name, []))
+        elif found:
+            found[-1][1].append(word)
+    return tuple((name, tuple(rest)) for name, rest in found)
 
 
 def _arguments(words: Sequence[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.export.torchtitan import SCHEDULES
-from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
+from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import ORDER, Launch, Written, by_name, count
 from shardwright.model.ir.graph import Model
@@ -96,6 +96,7 @@ SIGNATURE: Final = Signature(
         )
     )
     | {"training.local-batch-size", "job.config-file", "trainingconfig.local-batch-size", "activation-checkpoint.selective-ac-option"},
+    files=(NamedFile(setting="job.config-file", holds="the strategy", instead=frozenset({"parallelism.tensor-parallel-degree"})),),
     shared=frozenset({"training.seq-len", "activation-checkpoint.mode", "model.flavor"}),
 )
 
