@@ -20,7 +20,7 @@ from tests.search.problems import small_case
 EVERY = tuple(dict.fromkeys((*RULES, *GENERAL_RULES)))
 FIELDS = (
     *(name for name in Grid.__slots__ if name not in ("layers", "order")),
-    *("largest", "folds", "searched", "interleaved", "known", "wave", "lanes"),
+    *("largest", "folds", "searched", "interleaved", "is_1f1b", "known", "wave", "lanes"),
 )
 
 
@@ -42,6 +42,7 @@ def any_facts(generator: random.Random) -> GridFacts:
         scan_heads=some(0, 4, 6),
         causal=generator.random() < 0.5,
         teacher=some(0, 0, 1, 8),
+        fills_pipeline=generator.random() < 0.5,
     )
 
 

@@ -258,6 +258,7 @@ V0_12: Final = runtime(
     stated(
         f"{_CORE}/pipeline_parallel/schedules.py",
         schedules=("1f1b", "interleaved-1f1b"),
+        off="fills_pipeline",
         note="1F1B without and with interleaving; no GPipe",
     ),
     stated(f"{_CORE}/model_parallel_config.py", on="sequence_parallel", tp_overlap=TpOverlap.FUSED, note="tp_comm_overlap is set"),

@@ -233,6 +233,7 @@ class Runtime:
             with its own part. parameters_on_host: ZeRO-3's shards of the working copy wait there, and are copied up for each gather.
         experts_split_as_layers: where nothing is said, experts are split over tp as dense layers are (etp = tp).
         router_kernels: kernels of a forward of the router and of what prepares the dispatch, where each copy is sent; 0 = not counted.
+        fills_pipeline: 1F1B by name is refused with fewer microbatches than stages, unless there is one.
         fixed_capacity: experts take a fixed number of tokens, which the host need not read.
         facts: a link for every field. offers: options that the framework has. own: its value of each. options: those that are set
             otherwise. base: the name without options.
@@ -328,6 +329,7 @@ class Runtime:
     hybrid_dispatch: bool = False
     checkpoints_on_host: bool = False
     parameters_on_host: bool = False
+    fills_pipeline: bool = False
     facts: tuple[Fact, ...] = ()
     offers: tuple[Offer, ...] = ()
     own: Options = ()

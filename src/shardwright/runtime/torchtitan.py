@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime.facts import derive, named, read, runtime, stated
 from shardwright.runtime.options import offered
-from shardwright.runtime.pytorch import ALLOCATOR, COLLECTIVES, CUBLAS, NCCL
+from shardwright.runtime.pytorch import ALLOCATOR, COLLECTIVES, CUBLAS, FILLED, NCCL
 from shardwright.runtime.runtime import (
     AttentionKernel,
     ElementKernels,
@@ -147,6 +147,7 @@ V0_2: Final = runtime(
         off="p2p_scatter_gather",
     ),
     _COMPILED_SCHEDULES,
+    FILLED,
     stated(f"{_TREE}/distributed/context_parallel.py", on="context_ring context_gather", off="context_ulysses", note="rotate method"),
     stated(
         f"{_TREE}/config/job_config.py", off="optimizer_offload", default_recompute="selective", note="activation_checkpoint.mode selective"

@@ -164,13 +164,13 @@ def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
     lines = extended(lines, "schedule", (SCHEDULES[str(name)] for name in space.of("schedule")), facts)
     # All members have whole sequences, and every schedule of a space is one that is searched.
     alike: dict[str, Any] = {"slices": 1, "searched": True}
-    lines = select(lines, keeps(lines | {"interleaved": lines["schedule"] == SCHEDULE_INTERLEAVED} | alike, facts))
+    lines = select(lines, keeps(lines | _of_schedule(lines["schedule"]) | alike, facts))
     start = np.searchsorted(lines["pp"], columns["pp"])
     count = np.searchsorted(lines["pp"], columns["pp"], side="right") - start
     repeat = np.repeat(np.arange(len(count)), count)
     chosen = np.arange(len(repeat)) + np.repeat(start - np.cumsum(count) + count, count)
     crossed = {name: columns[name][repeat] for name in ("pp", "dp", "microbatch")}
-    kept = keeps(crossed | {"interleaved": lines["schedule"][chosen] == SCHEDULE_INTERLEAVED}, facts, judged=columns)
+    kept = keeps(crossed | _of_schedule(lines["schedule"][chosen]), facts, judged=columns)
     repeat, chosen = repeat[kept], chosen[kept]
     outer = {name: column[repeat] for name, column in columns.items()} | {name: column[chosen] for name, column in lines.items()}
     outer["mbs"] = outer.pop("microbatch")
@@ -180,6 +180,11 @@ def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
         outer["copies"] = outer["copies"] * np.where((outer["schedule"] == SCHEDULE_1F1B) & (outer["microbatches"] == 1), 2, 1)
         outer = select(outer, (outer["schedule"] != SCHEDULE_GPIPE) | (outer["microbatches"] > 1))
     return Options(columns={name: column for name, column in outer.items() if name not in MESH})
+
+
+def _of_schedule(numbers: IntArray) -> dict[str, BoolArray]:
+    """What rules read of schedules."""
+    return {"interleaved": numbers == SCHEDULE_INTERLEAVED, "is_1f1b": numbers == SCHEDULE_1F1B}
 
 
 def member_grid(members: Members, place: int) -> Grid:

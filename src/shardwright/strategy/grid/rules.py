@@ -36,6 +36,7 @@ class GridFacts:
         experts: of a layer (greatest common divisor; 0 = dense model). expert_ffn: width of one.
         scan_heads: heads of linear recurrences (greatest common divisor; 0 = none).
         causal: no position reads a later one or another sequence. teacher: layers of a teacher beside the model (0 = none).
+        fills_pipeline: as the runtime has it (`Runtime`).
     """
 
     devices: int
@@ -51,6 +52,7 @@ class GridFacts:
     scan_heads: int = 0
     causal: bool = True
     teacher: int = 0
+    fills_pipeline: bool = False
 
 
 _COMMON: Final = (
@@ -204,6 +206,20 @@ _SEARCHED: Final = (
         hint="the interleaved schedule runs microbatches in rounds of pp",
         after="grid.batch",
     ),
+    Rule(
+        rule="runtime.microbatches",
+        holds=lambda g, f: (
+            (not f.fills_pipeline)
+            | (g.is_1f1b == 0)
+            | (f.global_batch // (g.dp * g.microbatch) >= g.pp)
+            | (f.global_batch // (g.dp * g.microbatch) == 1)
+        ),
+        message=lambda g, f: (
+            f"{f.global_batch // (g.dp * g.microbatch)} microbatches a replica are fewer than pp {g.pp}, which the runtime's 1F1B refuses"
+        ),
+        hint="a smaller mbs, a lower pp, or schedule=gpipe",
+        after="grid.batch",
+    ),
 )
 _GENERAL: Final = (
     Rule(
@@ -265,6 +281,7 @@ def _row(grid: Grid, facts: GridFacts) -> SimpleNamespace:
         folds=grid.ep == grid.etp == 1 or fold(grid) is not None,
         searched=grid.schedule in SCHEDULES,
         interleaved=SCHEDULES.get(grid.schedule, False),
+        is_1f1b=grid.schedule == "1f1b",
         known=grid.schedule in GRID_SCHEDULES,
         wave=laid.placement == WAVE,
         lanes=laid.lanes,
