@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
@@ -79,7 +79,8 @@ class Signature:
         kinds: forms of its files. programs: programs of its own, as paths, modules or words of a console command, in lower case.
         launchers: commands of its own that start the user's programs. own: settings that no other framework has; one that ends in ``*`` is
             the beginning of names. shared: settings that it has with others, which decide only between two claims that are equal otherwise.
-        files: settings that name further files of a launch.
+        files: settings that name further files of a launch. runtime_of: the runtime of the release that has all settings of a launch, and
+            why it is not the usual one; None = its launches are of one runtime.
     """
 
     kinds: frozenset[FileKind]
@@ -88,6 +89,7 @@ class Signature:
     own: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
     files: tuple[NamedFile, ...] = ()
+    runtime_of: Callable[[Arguments], tuple[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

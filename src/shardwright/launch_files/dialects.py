@@ -14,6 +14,7 @@ from shardwright.export.bridge_fields import ELSEWHERE, MEANT
 from shardwright.export.megatron_bridge import RECIPES
 from shardwright.launch_files.claims import NO_CLAIM, Claim, Document, FileKind, NamedFile, Signature, claim_of, joined
 from shardwright.launch_files.megatron import MEGATRON_SIGNATURE, MegatronReader
+from shardwright.launch_files.megatron_versions import meant
 from shardwright.runtime.arguments import Arguments
 
 _SHARED: Final = MappingProxyType(
@@ -165,7 +166,7 @@ def megatron_deepspeed(name: str, value: str) -> tuple[tuple[str, str], ...] | N
         return tuple((f"account-for-{end}-in-pipeline-split", "true") for end in ("embedding", "loss"))
     if name in _OF_DEEPSPEED or "." in name:
         return ()
-    return ((name, value),)
+    return meant(name, value)
 
 
 def with_bf16_optimizer(arguments: Arguments) -> Arguments:
@@ -255,4 +256,5 @@ MEGATRON_DEEPSPEED: Final = MegatronReader(
     includes=frozenset({"megatron", "deepspeed"}),
     dialect=megatron_deepspeed,
     settled=with_bf16_optimizer,
+    refuses=False,
 )

@@ -14,6 +14,7 @@ from shardwright.launch_files.claims import Claim, Document, Signature
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.violation import Violation
 
 ORDER: Final = "pipeline-order-table"
 """Name of the setting that the rows of a table of the pipeline's order are, where a file of a launch is one."""
@@ -21,13 +22,14 @@ ORDER: Final = "pipeline-order-table"
 
 class Verdict(StrEnum):
     """What was made of a setting: it is part of the strategy, the job or an option; it is the model's, as MODEL has it or not; it changes
-    neither time nor memory here; or it is not known.
+    neither time nor memory here; it does nothing beside the launch's other settings; or it is not known.
     """
 
     UNDERSTOOD = "understood"
     OF_THE_MODEL = "the model's"
     DIFFERENT = "another model"
     IGNORED = "changes nothing"
+    IDLE = "no effect in this launch"
     UNKNOWN = "not understood"
 
 
@@ -55,6 +57,7 @@ class Launch:
         grid: the strategy, with every option of the runtime that the launch sets or leaves at its own default.
         seq_len: tokens of a sample; global_batch: samples a step; 0 = not said. precision: of the job; empty = not said.
         dropout: attention or hidden dropout is on. settings: all of them. notes: what was assumed or left out, a line each.
+        refused: rules of the framework itself that the launch breaks, for which it would not start.
     """
 
     framework: str
@@ -66,6 +69,7 @@ class Launch:
     dropout: bool
     settings: tuple[Setting, ...]
     notes: tuple[str, ...] = ()
+    refused: tuple[Violation, ...] = ()
 
     def of(self, *verdicts: Verdict) -> tuple[Setting, ...]:
         """The settings with one of these verdicts."""

@@ -15,6 +15,8 @@ from shardwright.export.megatron_model import model_flags, model_shortfalls
 from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
 from shardwright.launch_files.degrees import set_by, telling
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged, require_value, share
+from shardwright.launch_files.megatron_rules import REFUSED_LAYERS, idle_arguments, refused_arguments
+from shardwright.launch_files.megatron_versions import meant, runtime_of
 from shardwright.launch_files.megatron_words import IGNORED, MODEL_DEFAULTS, MODEL_LOOSE, UNDERSTOOD, UNMODELLED
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import OFF, Arguments, options_of
@@ -40,10 +42,11 @@ Dialect = Callable[[str, str], tuple[tuple[str, str], ...] | None]
 
 def plain(name: str, value: str) -> tuple[tuple[str, str], ...]:
     """Megatron-LM's own."""
-    return ((name, value),)
+    return meant(name, value)
 
 
 MEGATRON_SIGNATURE: Final = Signature(
+    runtime_of=runtime_of,
     kinds=frozenset({FileKind.COMMAND}),
     programs=frozenset({f"pretrain_{kind}.py" for kind in ("gpt", "mamba", "t5", "bert", "vlm", "hybrid")}),
     own=frozenset(
@@ -65,7 +68,8 @@ class MegatronReader:
     Args:
         dialect: what a setting is in Megatron-LM's words. defaults: what its launches are where they do not say it, in those words.
         settled: arguments as the framework takes them together. sparing: of options that a launch does not mention the framework has its
-            own values; else they are what no argument sets. target, section: of `worded`.
+            own values; else they are what no argument sets. refuses: Megatron-Core's rules on arguments are its own.
+        target, section: of `worded`.
     """
 
     name: str = "megatron"
@@ -77,6 +81,7 @@ class MegatronReader:
     defaults: Arguments = field(default_factory=dict)
     settled: Callable[[Arguments], Arguments] = dict
     sparing: bool = False
+    refuses: bool = True
     target: str = "megatron"
     section: str = ""
 
@@ -105,6 +110,7 @@ class MegatronReader:
         grid = canonical(grid, facts=facts)
         grid = replace(grid, options=telling(_options(base, arguments, mentioned=mentioned if self.sparing else None), grid, model))
         flags = set_by(base)
+        judged_settings = _judged(written, words, said, flags, _of_model(arguments, said, model, length=length or 1))
         return Launch(
             framework=self.name,
             runtime=runtime,
@@ -113,8 +119,11 @@ class MegatronReader:
             global_batch=batch,
             precision=number_format(arguments) or "fp32",
             dropout=has_dropout(arguments),
-            settings=tuple(_judged(written, words, said, flags, _of_model(arguments, said, model, length=length or 1))),
+            settings=tuple(_with_idle(judged_settings, words, idle_arguments(said, grid))),
             notes=written.notes,
+            refused=tuple(refused_arguments(arguments, layers=num_layers(model), older=base.base == "megatron-2021"))
+            if self.refuses
+            else (),
         )
 
 
@@ -141,6 +150,14 @@ def _judged(
         else:
             yield Setting(name=name, value=value, verdict=Verdict.IGNORED if name in words else Verdict.UNKNOWN)
     yield from (one for name, one in verdicts.items() if name not in used and name not in said)
+
+
+def _with_idle(settings: Iterable[Setting], words: Mapping[str, tuple[tuple[str, str], ...]], idle: Mapping[str, str]) -> Iterator[Setting]:
+    """Settings that are understood and do nothing in this launch, with why."""
+    for one in settings:
+        why = [idle[name] for name, _ in words.get(one.name, ()) if name in idle]
+        off = one.value.lower() in OFF
+        yield one if not why or off or one.verdict is Verdict.UNKNOWN else replace(one, verdict=Verdict.IDLE, means=why[0])
 
 
 SIZES: Final = frozenset({"num-layers", "hidden-size", "num-attention-heads"})
@@ -175,7 +192,9 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
             rule="grid.devices",
         )
     said = count(arguments, "num-virtual-stages-per-pipeline-rank", 1)
-    vpp, chunks = pipeline_chunks(arguments, layers=num_layers(model), pp=pp, vpp=said)
+    # Layers that Megatron-LM refuses are told with its rule; the strategy has them as evenly as can be.
+    refused = any(one.rule == REFUSED_LAYERS for one in refused_arguments(arguments, layers=num_layers(model)))
+    vpp, chunks = (1, ()) if refused else pipeline_chunks(arguments, layers=num_layers(model), pp=pp, vpp=said)
     stage = sharding_stage(arguments)
     if stage is None:
         raise DataError(

@@ -160,7 +160,8 @@ IGNORED: Final = by_name(
             "nnodes node-rank master-addr master-port rdzv-endpoint rdzv-backend rdzv-id max-restarts tee enable-ft-package "
             "calc-ft-timeouts use-ring-exchange-p2p standalone enable-gloo-process-groups disable-gloo-process-groups "
             "no-one-logger use-cpu-initialization manual-gc manual-gc-interval manual-gc-eval spec use-flash-attn-triton "
-            "deepspeed deepspeed-config"
+            "deepspeed deepspeed-config ddp-impl use-contiguous-buffers-in-ddp no-contiguous-buffers-in-local-ddp enable-one-logger "
+            "standalone-embedding-stage"
         ),
         "how weights begin": (
             "seed init-method-xavier-uniform data-parallel-random-init perform-initialization initial-loss sync-tp-duplicated-parameters"

@@ -67,10 +67,11 @@ def launch_of_files(
     reader = _reader(documents, framework)
     read = with_named(_of_the_launch(documents, reader), _claimants(reader), sources)
     merged = _merged(read, _claimants(reader))
-    runtime = runtime or reader.runtime
+    released = reader.signature.runtime_of
+    runtime, why = (runtime, "") if runtime else released(merged) if released else (reader.runtime, "")
     environment = {name: value for one in read for name, value in one.environment.items()}
     merged |= variables_that_set(load_runtime(runtime), environment)
-    notes = (*(note for one in read for note in one.notes), *_sizes(read, devices))
+    notes = (*(note for one in read for note in one.notes), *_sizes(read, devices), *((why,) if why else ()))
     launch = reader.read(Written(arguments=merged, notes=notes), model=model, devices=devices, runtime=runtime)
     for document in read:
         _require_understood(launch, document, reader)

@@ -24,7 +24,7 @@ def facts_of(problem: Problem) -> GridFacts:
         devices=problem.cluster.num_devices,
         global_batch=problem.job.global_batch,
         seq_len=problem.job.sequence_length,
-        fills_pipeline=problem.runtime.fills_pipeline,
+        runtime=problem.runtime,
     )
 
 

@@ -152,6 +152,7 @@ V0_16: Final = runtime(
         "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts "
         "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors "
         "kept_outputs host_outputs activation_offload logits_parts experts_split_as_layers plain_p2p_blocks fills_pipeline "
+        "ties_experts equal_stages equal_between "
         "checkpoints_on_host parameters_on_host hybrid_dispatch launches_block",
         note="eager; experts have a fixed capacity",
     ),
