@@ -52,7 +52,7 @@ class Document:
         launched: settings of the launchers, with the launcher's name before each: ``accelerate.config-file``.
         positional: words before the first setting of a command.
         named: the user gave the file; a script that writes a file does not name it so.
-        environment: variables of the script. notes: what was not followed.
+        is_script: it is a command of a script. environment: variables of the script. notes: what was not followed.
         written: files that the script has a command write that is not followed, name -> the command. missing: scripts that the script reads
             or starts and that are not there, name -> line.
     """
@@ -65,6 +65,7 @@ class Document:
     launched: Arguments = field(default_factory=dict)
     positional: tuple[str, ...] = ()
     named: bool = True
+    is_script: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     written: Mapping[str, str] = field(default_factory=dict)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from shardwright.errors import DataError, UsageError, nearest
 from shardwright.launch_files.claims import Claimant, Document, best_claimant, joined, parts_of
 from shardwright.launch_files.degrees import variables_that_set
+from shardwright.launch_files.environment import needed_variables, slowing_variables
 from shardwright.launch_files.launch import Launch, LaunchReader, Verdict, Written
 from shardwright.launch_files.named_files import Beside, with_named
 from shardwright.launch_files.read_documents import ARGUMENTS, chosen, documents_of, read_text
@@ -75,7 +77,9 @@ def launch_of_files(
     launch = reader.read(Written(arguments=merged, notes=notes), model=model, devices=devices, runtime=runtime)
     for document in read:
         _require_understood(launch, document, reader)
-    return launch
+    needed = needed_variables(launch.framework, launch.grid, environment) if any(one.is_script for one in read) else ()
+    slow = slowing_variables(environment, counted=merged)
+    return replace(launch, settings=(*launch.settings, *slow), notes=(*launch.notes, *needed))
 
 
 def _claimants(reader: LaunchReader) -> list[Claimant]:

@@ -66,6 +66,7 @@ def _of_script(text: str, file: str, given: Mapping[str, str], sources: Sources 
             launchers=frozenset(name for name, _ in command.launchers),
             launched=_launched(command),
             positional=_positional(command.words),
+            is_script=True,
             environment=dict(script.environment),
             notes=notes,
             written=script.written,
