@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from shardwright.errors import StrategyError
-from shardwright.launch_files.launch import Launch, Written, judged
+from shardwright.launch_files.launch import Launch, Setting, Written, judged
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments, options_of, parse_arguments
 from shardwright.runtime.options import OF_EXPERTS, ordered
@@ -78,11 +78,13 @@ def launch_of(
     unmodelled: Mapping[str, str] | None = None,
     arguments: Arguments | None = None,
     notes: tuple[str, ...] = (),
+    of_model: Iterable[Setting] = (),
 ) -> Launch:
     """The launch of a strategy that was read, under the options that its settings set.
 
     Args:
         arguments: the settings with defaults, by which options are set; None = as they were written.
+        of_model: settings of the model, beside MODEL.
     """
     base = load_runtime(runtime)
     facts = grid_facts(model, devices=grid.devices, global_batch=global_batch or grid.dp * grid.microbatch, seq_len=seq_len or 1)
@@ -96,6 +98,8 @@ def launch_of(
         global_batch=global_batch,
         precision=precision,
         dropout=False,
-        settings=tuple(judged(written.arguments, understood={**set_by(base), **understood}, ignored=ignored, unmodelled=unmodelled)),
+        settings=tuple(
+            judged(written.arguments, understood={**set_by(base), **understood}, model=of_model, ignored=ignored, unmodelled=unmodelled)
+        ),
         notes=(*written.notes, *notes),
     )

@@ -10,11 +10,13 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.export.maxtext import SCHEDULES
+from shardwright.export.maxtext import MODELS, SCHEDULES
 from shardwright.export.maxtext_mesh import NAMES
 from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of
 from shardwright.launch_files.launch import Launch, Written, by_name, count, require_value
+from shardwright.launch_files.model_sizes import MAXTEXT as SIZES
+from shardwright.launch_files.model_sizes import compared_name, compared_sizes
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -122,6 +124,7 @@ class MaxTextReader:
             precision="fp8" if "fp8" in said.get("quantization", "") else "bf16",
             understood=UNDERSTOOD,
             ignored=IGNORED,
+            of_model=(*compared_name(said, ("model-name",), MODELS, model), *compared_sizes(said, SIZES, model)),
             arguments=_options(said),
         )
 

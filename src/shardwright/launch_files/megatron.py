@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
@@ -18,6 +19,7 @@ from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, c
 from shardwright.launch_files.megatron_rules import REFUSED_LAYERS, idle_arguments, refused_arguments
 from shardwright.launch_files.megatron_versions import meant, runtime_of
 from shardwright.launch_files.megatron_words import IGNORED, MODEL_DEFAULTS, MODEL_LOOSE, UNDERSTOOD, UNMODELLED
+from shardwright.launch_files.model_sizes import compared_sizes
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import OFF, Arguments, options_of
 from shardwright.runtime.megatron_arguments import (
@@ -160,7 +162,8 @@ def _with_idle(settings: Iterable[Setting], words: Mapping[str, tuple[tuple[str,
         yield one if not why or off or one.verdict is Verdict.UNKNOWN else replace(one, verdict=Verdict.IDLE, means=why[0])
 
 
-SIZES: Final = frozenset({"num-layers", "hidden-size", "num-attention-heads"})
+SIZE_NAMES: Final = MappingProxyType({"num-layers": "layers", "hidden-size": "width", "num-attention-heads": "heads"})
+SIZES: Final = frozenset(SIZE_NAMES)
 """Arguments by which a launch says its model; others take it from elsewhere."""
 
 
@@ -259,7 +262,9 @@ def _of_model(arguments: Arguments, written: Arguments, model: Model, *, length:
     if not written.keys() & SIZES:
         return
     if any(not one.instead for one in model_shortfalls(model)):
-        for name in MODEL_DEFAULTS.keys() & written.keys():
+        # The sizes that every model has are compared all the same.
+        yield from compared_sizes(written, SIZE_NAMES, model)
+        for name in (MODEL_DEFAULTS.keys() & written.keys()) - SIZE_NAMES.keys():
             means = "Megatron's arguments do not say MODEL, so it was not compared"
             yield Setting(name=name, value=written[name], verdict=Verdict.OF_THE_MODEL, means=means)
         return

@@ -14,6 +14,7 @@ from shardwright.export.nanotron import own_stages
 from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import Launch, Written, by_name, count
+from shardwright.launch_files.model_sizes import TRANSFORMERS, compared_sizes
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.axes import Grid, Recompute
 
@@ -109,6 +110,7 @@ class NanotronReader:
             precision="fp16" if dtype == "float16" else "fp32" if dtype == "float32" else "bf16",
             understood=UNDERSTOOD,
             ignored=IGNORED,
+            of_model=tuple(compared_sizes(said, TRANSFORMERS, model, section="model.model-config.")),
             arguments={name.removeprefix("parallelism."): value for name, value in said.items() if value != "false"},
             notes=(f"the file's dp is {said['parallelism.dp']}, the cluster has room for {dp}",)
             if said.get("parallelism.dp", str(dp)) != str(dp)

@@ -13,10 +13,11 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.export.torchtitan import SCHEDULES
+from shardwright.export.torchtitan import FLAVORS, SCHEDULES
 from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import ORDER, Launch, Written, by_name, count
+from shardwright.launch_files.model_sizes import compared_name
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.runtime.arguments import Arguments
@@ -158,6 +159,7 @@ class TorchtitanReader:
             precision="fp8" if "float8" in said.get("model.converters", "") else "bf16",
             understood=UNDERSTOOD,
             ignored=IGNORED,
+            of_model=tuple(compared_name(said, ("model.name", "model.flavor"), FLAVORS, model)),
             arguments=_options(said),
         )
 
