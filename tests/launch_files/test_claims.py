@@ -129,3 +129,15 @@ def test_parts_of_a_launch_are_claimed_with_it() -> None:
     files = [("ds.sh", f"deepspeed pretrain_gpt.py {MEGATRON} --deepspeed --deepspeed_config ds.json\n"), ("ds.json", ZERO)]
     launch = launch_of_files(files, model=load_model(LLAMA), devices=16)
     assert (launch.framework, launch.grid.zero, launch.grid.tp) == ("megatron-deepspeed", 2, 2)
+
+
+def test_a_launch_that_says_nothing_is_refused_with_the_variables_that_would() -> None:
+    error = refused(("run.sh", "srun pretrain_gpt.py ${MEGATRON_PARAMS}\n"))
+    assert "no settings of megatron but those of $MEGATRON_PARAMS" in error.message
+    assert error.hint == "--set MEGATRON_PARAMS=VALUE"
+
+
+def test_sequence_parallelism_of_megatron_deepspeed_trades_heads() -> None:
+    words = f"{MEGATRON} --deepspeed --zero-stage 1 --ds-sequence-parallel-size 4"
+    grid = launch_of_files([(ARGUMENTS, words)], model=load_model("llama-2-7b"), devices=16).grid
+    assert (grid.tp, grid.cp, grid.ulysses, grid.dp) == (2, 4, 4, 2)

@@ -85,6 +85,8 @@ def test_a_script_is_the_command_that_it_starts() -> None:
         ("[[ $A == b && -n $C ]] || x 1", "x 1"),
         ("A=bc\n[[ $A == b* && -n $A ]] && x 1", "x 1"),
         ("if [ 1 -eq 2 -o 1 -eq 1 ]; then x 1; fi\nexit\nx 2", "x 1"),
+        ("if [ 1 -eq 2 ]; then A=--on; fi\ncase b in a) B=--off;; esac\nx $A $B c", "x c"),
+        ("x $(y --name=z | w -l) d", "x '$(y --name=z | w -l)' d"),
         ("let A=1+2; ((A++)); ((A*=2)); x $A", "x 8"),
         ("A=1 B=2 x $C", "x '$C'"),
         ("x a\\\n  b # c\n", "x a b"),

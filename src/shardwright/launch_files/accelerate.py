@@ -165,7 +165,7 @@ def of_launch(arguments: Arguments) -> Arguments:
     for name, value in flags.items():
         if name in _SWITCHES:
             said["distributed-type"] = _SWITCHES[name]
-        elif name not in ("config-file", "deepspeed-config-file"):
+        elif name not in ("config-file", "deepspeed-config-file", "launch"):
             said[_named_in_file(name)] = value
     if flags and "config-file" not in flags and "distributed-type" not in said and not flags.keys() & _PROCESSES:
         raise DataError(

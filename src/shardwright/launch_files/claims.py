@@ -32,13 +32,14 @@ class NamedFile:
     Args:
         setting: its name; empty = the first word that a program is called with, such as ``configs/llama.yml``.
         holds: what is not known without the file, for messages. instead: settings any of which says that where the file is not there.
-        own: names of files that the framework itself has, whose values are its defaults.
+        own: names of files that the framework itself has, whose values are its defaults. ending: of the file's name, behind the value.
     """
 
     setting: str
     holds: str
     instead: frozenset[str] = frozenset()
     own: frozenset[str] = frozenset()
+    ending: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,6 +160,10 @@ def megatron_deepspeed(name: str, value: str) -> tuple[tuple[str, str], ...] | N
     """An argument of Megatron-DeepSpeed, or a setting of its DeepSpeed configuration; both say the stage of ZeRO."""
     if name in ("zero-stage", "zero-optimization.stage"):
         return (("zero-stage", value),)
+    if name == "ds-sequence-parallel-size":
+        return (("context-parallel-size", value), ("cp-comm-type", "a2a")) if value != "1" else ()
+    if name == "num-key-value-heads":
+        return (("group-query-attention", "true"), ("num-query-groups", value))
     if name in ("bf16.enabled", "fp16.enabled"):
         return ((name.partition(".")[0], value), (name, value))
     if name == "pp-partition-method" and "embedding" in value:
@@ -179,6 +183,7 @@ def with_bf16_optimizer(arguments: Arguments) -> Arguments:
 _OF_DEEPSPEED: Final = frozenset(
     {
         *("deepspeed", "deepspeed-config", "deepspeed-activation-checkpointing", "train-batch-size", "train-micro-batch-size-per-gpu"),
+        *("no-pipeline-parallel", "zero-allow-untested-optimizer", "train-batch-size", "lr-decay-tokens", "lr-warmup-tokens"),
         *("gradient-clipping", "steps-per-print", "wall-clock-breakdown", "pp-partition-method", "gradient-accumulation-steps"),
     }
 )

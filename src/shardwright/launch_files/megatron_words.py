@@ -134,7 +134,7 @@ IGNORED: Final = by_name(
             "use-checkpoint-opt-param-scheduler decoupled-lr decoupled-min-lr optimizer loss-scale initial-loss-scale "
             "min-loss-scale loss-scale-window hysteresis train-tokens moe-aux-loss-coeff moe-z-loss-coeff "
             "moe-router-load-balancing-type moe-router-bias-update-rate moe-router-force-load-balancing "
-            "mtp-loss-scaling-factor universal-checkpoint log-loss"
+            "mtp-loss-scaling-factor universal-checkpoint log-loss lr-decay-tokens lr-warmup-tokens no-query-key-layer-scaling"
         ),
         "checkpoints": (
             "save load save-interval ckpt-format no-load-optim no-load-rng no-save-optim no-save-rng "

@@ -60,7 +60,7 @@ def _named(document: Document, claimants: Sequence[Claimant]) -> Iterator[tuple[
             # A switch names no file.
             if word not in ("", "true") and word not in seen and PurePosixPath(word).name not in named.own:
                 seen.add(word)
-                yield named, word
+                yield named, word + named.ending
 
 
 def _missing(document: Document, named: NamedFile, name: str, documents: Sequence[Document]) -> str:

@@ -69,6 +69,7 @@ def launch_of_files(
     reader = _reader(documents, framework)
     read = with_named(_of_the_launch(documents, reader), _claimants(reader), sources)
     merged = _merged(read, _claimants(reader))
+    _require_settings(merged, read, reader)
     released = reader.signature.runtime_of
     runtime, why = (runtime, "") if runtime else released(merged) if released else (reader.runtime, "")
     environment = {name: value for one in read for name, value in one.environment.items()}
@@ -104,6 +105,20 @@ def _sizes(documents: Sequence[Document], devices: int) -> Iterator[str]:
         nodes, each = (one.launched.get(f"torchrun.{name}", "") for name in ("nnodes", "nproc-per-node"))
         if all(text.isascii() and text.isdigit() and len(text) < 8 for text in (nodes, each)) and int(nodes) * int(each) != devices:
             yield f"torchrun starts {int(nodes) * int(each):,} processes, CLUSTER has {devices:,} devices"
+
+
+def _require_settings(merged: Mapping[str, str], documents: Sequence[Document], reader: LaunchReader) -> None:
+    """Check that a launch says something: without a setting all of it would be the framework's defaults.
+
+    Raises:
+        DataError: it says nothing; with the variables that the script does not say.
+    """
+    if merged:
+        return
+    waits = [word for one in documents for word in one.positional if "$" in word]
+    where = f" but those of {', '.join(waits)[:80]}, which the script does not say" if waits else ""
+    hint = f"--set {waits[0].strip('${}')}=VALUE" if waits else "the script that starts the training, with its settings"
+    raise DataError(f"{', '.join(one.name for one in documents)[:80]}: no settings of {reader.name}{where}", hint=hint)
 
 
 def _beside(name: str, folders: Sequence[Path]) -> str | None:

@@ -14,7 +14,7 @@ from shardwright.launch_files.registry import CLAIMANTS
 from shardwright.launch_files.shell import read_script
 from shardwright.launch_files.shell_state import Sources
 from shardwright.launch_files.started import Started, started
-from shardwright.runtime.arguments import Arguments, arguments_of, parse_arguments
+from shardwright.runtime.arguments import ON, Arguments, arguments_of, parse_arguments
 
 ARGUMENTS: Final = "the arguments"
 """Name of arguments that are given in place of a file."""
@@ -76,7 +76,9 @@ def _of_script(text: str, file: str, given: Mapping[str, str], sources: Sources 
 
 def _launched(command: Started) -> Arguments:
     """Settings of the launchers, each with the launcher's name before it."""
-    return {f"{launcher}.{name}": value for launcher, words in command.launchers for name, value in arguments_of(words).items()}
+    found = {f"{launcher}.{name}": value for launcher, words in command.launchers for name, value in arguments_of(words).items()}
+    # A command of a launcher, as of `accelerate launch`, says something without a setting.
+    return found | {f"{launcher}.{words[0]}": ON for launcher, words in command.launchers if words[:1] == ("launch",)}
 
 
 def _positional(words: Sequence[str]) -> tuple[str, ...]:

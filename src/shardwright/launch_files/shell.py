@@ -13,9 +13,9 @@ from shardwright.errors import DataError
 from shardwright.launch_files.shell_command import MAX_STATEMENTS, run_command, run_text
 from shardwright.launch_files.shell_expand import expanded, one_word, words_of
 from shardwright.launch_files.shell_parse import Case, Function, If, Loop, Node, Simple
-from shardwright.launch_files.shell_state import Script, Sources, State, tell
+from shardwright.launch_files.shell_state import Script, Sources, State, set_in, tell
 from shardwright.launch_files.shell_test import holds, matches
-from shardwright.launch_files.shell_values import assign, variables_of
+from shardwright.launch_files.shell_values import assign, value_of, variables_of
 
 MAX_SCRIPT: Final = 1_000_000
 _MAX_TURNS: Final = 1_000
@@ -106,7 +106,15 @@ def _if(state: State, node: If) -> None:
             return
         if known:
             _run(state, body)
-            return
+            break
+    _leave_empty(state, [one for _, other in node.parts for one in other])
+
+
+def _leave_empty(state: State, nodes: Sequence[Node]) -> None:
+    """What only parts set that are not reached is nothing: the script's own variables, which no environment has."""
+    for name in set_in(nodes):
+        if value_of(state.variables, name) is None:
+            assign(state.variables, name, "")
 
 
 def _loop(state: State, node: Loop) -> None:
@@ -153,4 +161,5 @@ def _case(state: State, node: Case) -> None:
     for patterns, body in node.parts:
         if any(matches(word, one_word(pattern, state.variables)) for pattern in patterns):
             _run(state, body)
-            return
+            break
+    _leave_empty(state, [one for _, body in node.parts for one in body])

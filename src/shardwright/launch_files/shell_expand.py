@@ -73,13 +73,15 @@ def expanded(word: str, variables: Variables, *, split: bool = True, depth: int 
                 now = one
             is_open = is_open or bool(members)
             continue
-        text = "".join(value if isinstance(value, str) else " ".join(value) for value in values)
-        if len(text) > MAX_VALUE:
+        texts = [value if isinstance(value, str) else " ".join(value) for value in values]
+        if sum(map(len, texts)) > MAX_VALUE:
             raise DataError(f"a word of the script holds more than {MAX_VALUE:,} characters", hint="a script that starts one run")
         if quote or not split:
-            now, is_open = now + text, True
+            now, is_open = now + "".join(texts), True
             continue
-        now, is_open = _apart(text, now, is_open, found)
+        for text in texts:
+            # What a command would print is not known: it stands for one word.
+            now, is_open = (now + text, True) if text.startswith("$(") else _apart(text, now, is_open, found)
     if now or is_open:
         found.append(now)
     if sum(map(len, found)) > MAX_VALUE:

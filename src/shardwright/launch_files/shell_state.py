@@ -63,19 +63,19 @@ class State:
 
 def tell(state: State, line: int, text: str, why: str, body: Sequence[Node] = ()) -> None:
     """Note what is not followed, and the variables that it would set."""
-    names = sorted(set(_set_in(body)))
+    names = sorted(set(set_in(body)))
     sets = f"; it sets {', '.join(names)[:100]}" if names else ""
     state.left_out.append(f"line {line}: {' '.join(text.split())[:60]}: {why}{sets}")
 
 
-def _set_in(nodes: Sequence[Node]) -> list[str]:
+def set_in(nodes: Sequence[Node]) -> list[str]:
     """Names of the variables that nodes set."""
     found: list[str] = []
     for node in nodes:
         if isinstance(node, Simple):
             found += [match[1] for word in node.statement.text.split() if (match := ASSIGNED.fullmatch(word))]
         elif isinstance(node, If | Case):
-            found += [name for _, body in node.parts for name in _set_in(body)]
+            found += [name for _, body in node.parts for name in set_in(body)]
         else:
-            found += _set_in(node.body)
+            found += set_in(node.body)
     return found

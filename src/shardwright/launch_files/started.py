@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.launch_files.shell_expand import expanded, words_of
+from shardwright.launch_files.shell_values import Variables
 
 _REDIRECTED: Final = re.compile(r"[0-9&]?>>?|[0-9]?>&[0-9]|\d?>{1,2}.*|<.*")
 _LAUNCHERS: Final = frozenset(
@@ -17,6 +20,7 @@ _LAUNCHERS: Final = frozenset(
     }
 )
 """Commands that start another one."""
+_NOTHING: Final = Variables(values={})
 _TORCHRUN: Final = "torch.distributed.run"
 """The module of torchrun."""
 
@@ -37,7 +41,7 @@ class Started:
 
 def started(command: Sequence[str]) -> Started:
     """The program of a command and its arguments; words that are commands themselves, as of ``bash -c``, are opened."""
-    words = [piece for word in command for piece in (_opened(word) if " --" in f" {word}" and " " in word.strip() else (word,))]
+    words = [piece for word in command for piece in (_opened(word) if _is_command(word) else (word,))]
     at = _program(words)
     before = words[: at if at >= 0 else len(words)]
     launchers = _launchers(before)
@@ -76,9 +80,14 @@ def _arguments(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for word in words if not _REDIRECTED.fullmatch(word) and word not in ("$@", "$*"))
 
 
+def _is_command(word: str) -> bool:
+    """Whether a word is a command with its words; what a command would print is none."""
+    return " --" in f" {word}" and " " in word.strip() and not (word.startswith(("$(", "`")) and word.endswith((")", "`")))
+
+
 def _opened(word: str) -> Sequence[str]:
-    """The words of a command in a word, as of ``bash -c``."""
+    """The words of a command in a word, as of ``bash -c``; what a command would print is one word."""
     try:
-        return shlex.split(word)
-    except ValueError:
+        return [piece for part in words_of(word) for piece in expanded(part, _NOTHING)]
+    except DataError:
         return word.split()

@@ -85,6 +85,9 @@ _SINGLE: Final = ("1f1b", "gpipe")
 """Schedules of one chunk a rank; others have two where nothing is said."""
 
 
+_DEGREES: Final = frozenset(f"{_P}{name}-parallel-{what}" for name, what in (("tensor", "degree"), ("pipeline", "degree"))) | {
+    f"{_P}data-parallel-shard-degree"
+}
 SIGNATURE: Final = Signature(
     kinds=frozenset({FileKind.TOML, FileKind.PYTHON, FileKind.COMMAND}),
     programs=frozenset({"torchtitan.train", "torchtitan/train.py"}),
@@ -97,7 +100,10 @@ SIGNATURE: Final = Signature(
         )
     )
     | {"training.local-batch-size", "job.config-file", "trainingconfig.local-batch-size", "activation-checkpoint.selective-ac-option"},
-    files=(NamedFile(setting="job.config-file", holds="the strategy", instead=frozenset({"parallelism.tensor-parallel-degree"})),),
+    files=(
+        NamedFile(setting="job.config-file", holds="the strategy", instead=_DEGREES),
+        NamedFile(setting="module", holds="the strategy", instead=_DEGREES, ending=".py"),
+    ),
     shared=frozenset({"training.seq-len", "activation-checkpoint.mode", "model.flavor"}),
 )
 
