@@ -69,8 +69,8 @@ def compared_sizes(arguments: Arguments, names: Mapping[str, str], model: Model,
             continue
         short = name.removeprefix(section)
         size = names.get(short, "")
-        if size in sizes and value.replace("_", "").isdigit():
-            yield _told(name, value, alike=int(value) == sizes[size], has=str(sizes[size]) if sizes[size] else "none")
+        if size in sizes and _is_number(value):
+            yield _told(name, value, alike=int(value.replace("_", "")) == sizes[size], has=str(sizes[size]) if sizes[size] else "none")
         elif short.partition(".")[0] in _FAMILIES and value not in ("false", "none"):
             yield _told(name, value, alike=_has_scans(model), has="no state-space layers")
 
@@ -95,6 +95,11 @@ def compared_name(arguments: Arguments, names: tuple[str, ...], known: Mapping[s
     for name in names:
         means = f"no published model is known by {arguments[name][:40]}, so MODEL was not compared"
         yield Setting(name=name, value=arguments[name], verdict=Verdict.OF_THE_MODEL, means=means)
+
+
+def _is_number(value: str) -> bool:
+    text = value.replace("_", "")
+    return text.isascii() and text.isdigit() and len(text) <= 15
 
 
 def _told(name: str, value: str, *, alike: bool, has: str) -> Setting:

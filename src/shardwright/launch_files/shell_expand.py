@@ -8,7 +8,7 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.launch_files.shell_arithmetic import arithmetic
 from shardwright.launch_files.shell_parameter import parameter_of
-from shardwright.launch_files.shell_values import MAX_VALUE, Value, Variables, scalar_of, unknown_name
+from shardwright.launch_files.shell_values import MAX_VALUE, Value, Variables, is_number, scalar_of, unknown_name
 
 _MAX_DEPTH: Final = 8
 
@@ -178,7 +178,7 @@ def _dollar(text: str, n: int, variables: Variables, depth: int) -> tuple[int, V
         )
         return end, text[n:end] if found is None else found
     end = n + 1
-    if behind.isdigit() or behind in "@*#":
+    if is_number(behind) or behind in "@*#":
         end += 1
     else:
         while end < len(text) and (text[end] == "_" or (text[end].isascii() and text[end].isalnum())):

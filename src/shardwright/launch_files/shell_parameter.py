@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shardwright.launch_files.shell_arithmetic import arithmetic
-from shardwright.launch_files.shell_values import Value, Variables, assign, scalar_of, unknown_name, value_of
+from shardwright.launch_files.shell_values import Value, Variables, assign, is_number, scalar_of, unknown_name, value_of
 
 _BODY: Final = re.compile(r"([#!]?)([A-Za-z_][A-Za-z0-9_]*|[0-9]{1,3}|[@*#])(?:\[([^\[\]]*)\])?(.*)", re.DOTALL)
 _INSTEAD: Final = re.compile(r"(:?)([-=+?])(.*)", re.DOTALL)
@@ -84,7 +84,7 @@ def _instead(name: str, value: Value | None, match: re.Match[str], variables: Va
     if mark == "?":
         return unknown_name(variables, name)
     found = filled(word)
-    if mark == "=" and not name.isdigit():
+    if mark == "=" and not is_number(name):
         assign(variables, name, found)
     return found
 

@@ -40,10 +40,15 @@ class Variables:
     positional: Positional = field(default_factory=Positional)
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a number in the digits 0 to 9."""
+    return text.isascii() and text.isdigit()
+
+
 def variables_of(given: Mapping[str, str]) -> Variables:
     """Variables before a script runs; a name that is a number is a positional parameter."""
-    numbers = {int(name): value for name, value in given.items() if name.isascii() and name.isdigit() and len(name) < 4}
-    names = {name: value for name, value in given.items() if not (name.isascii() and name.isdigit())}
+    numbers = {int(name): value for name, value in given.items() if is_number(name) and len(name) < 4}
+    names = {name: value for name, value in given.items() if not is_number(name)}
     # Without a gap they are all that there are.
     whole = bool(numbers) and set(numbers) - {0} == set(range(1, len(numbers.keys() - {0}) + 1))
     count = len(numbers.keys() - {0}) if whole else None
@@ -52,7 +57,7 @@ def variables_of(given: Mapping[str, str]) -> Variables:
 
 def value_of(variables: Variables, name: str) -> Value | None:
     """The value of a variable or a positional parameter; None = not known."""
-    if name.isdigit():
+    if is_number(name):
         return _positional(variables.positional, int(name)) if len(name) < 4 else None
     if name in ("@", "*"):
         return _all(variables.positional)
@@ -72,7 +77,7 @@ def scalar_of(variables: Variables, name: str) -> Value | None:
 
 def unknown_name(variables: Variables, name: str) -> str:
     """What stands in place of a value that is not known: of a positional parameter its number when the script was called."""
-    return f"${int(name) + variables.positional.shifted}" if name.isdigit() and name != "0" and len(name) < 4 else f"${name}"
+    return f"${int(name) + variables.positional.shifted}" if is_number(name) and name != "0" and len(name) < 4 else f"${name}"
 
 
 def assign(variables: Variables, name: str, value: Value) -> None:
