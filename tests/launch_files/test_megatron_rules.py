@@ -12,7 +12,7 @@ from shardwright.api.problems import load_cluster
 from shardwright.cli.main import run
 from shardwright.launch_files.launch import Launch, Verdict
 from shardwright.launch_files.megatron_versions import RELEASES, release_of, runtime_of
-from shardwright.launch_files.read import read_launch
+from shardwright.launch_files.read import launch_of_files, read_launch
 from shardwright.model.catalog.catalog import load_model
 from shardwright.runtime.registry import is_runtime
 from shardwright.search.request import Request
@@ -141,3 +141,11 @@ def test_a_launch_in_32_bits_by_mistake_is_told_what_it_costs() -> None:
     assert advice.now is not None
     assert advice.now.prediction.step_time_s == cause.step_time_s
     assert advice.causes == ()
+
+
+def test_an_overlap_with_what_is_not_there_is_told_of_other_frameworks() -> None:
+    """torchtitan's asynchronous tensor parallelism without tensor parallelism."""
+    text = "[training]\nlocal_batch_size = 1\n[parallelism]\ntensor_parallel_degree = {}\nenable_async_tensor_parallel = true\n"
+    for tp, idle in ((1, True), (2, False)):
+        launch = launch_of_files([("a.toml", text.format(tp))], model=load_model("llama-2-7b"), devices=8)
+        assert bool(launch.of(Verdict.IDLE)) == idle
