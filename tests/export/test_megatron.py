@@ -184,7 +184,16 @@ def test_models_are_said(model: str, tmp_path: Path) -> None:
 def test_options_are_its_flags(tmp_path: Path) -> None:
     found = said(parse_grid("tp2 sp dp4 zero1 grad_overlap=on"), "llama-3.1-8b", tmp_path)
     assert "overlap-grad-reduce" in found
-    assert "overlap-grad-reduce" not in said(parse_grid("tp2 sp dp4 zero1 grad_overlap=off"), "llama-3.1-8b", tmp_path)
+    off = said(parse_grid("tp2 sp dp4 zero1 grad_overlap=off param_overlap=off"), "llama-3.1-8b", tmp_path)
+    assert "overlap-grad-reduce" not in off
+
+
+def test_overlaps_that_megatron_refuses_are_not_written(tmp_path: Path) -> None:
+    """Parameters are gathered beside compute with the distributed optimizer alone, and where gradients are reduced beside it."""
+    assert "overlap-param-gather" in said(parse_grid("tp2 sp dp4 zero1"), "llama-3.1-8b", tmp_path)
+    assert "overlap-param-gather" not in said(parse_grid("tp2 sp dp4 zero0"), "llama-3.1-8b", tmp_path)
+    with pytest.raises(StrategyError, match="param_overlap=on with grad_overlap=off"):
+        said(parse_grid("tp2 sp dp4 zero1 grad_overlap=off"), "llama-3.1-8b", tmp_path)
 
 
 def test_uneven_stages_are_a_layout(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from shardwright.hardware.inventories.formats import read_inventory
 from shardwright.hardware.inventories.reading import read_from
 from shardwright.job.serving import ServingJob
 from shardwright.launch_files.read import launch_of_files
+from shardwright.launch_files.shell import read_script
 from shardwright.model.catalog.catalog import catalog_entry, load_model
 from shardwright.model.families.huggingface import model_from_config, parse_config
 from shardwright.model.trained import trained
@@ -70,6 +71,14 @@ LAUNCH_FILES: Final = {
     **{suffix: tuple(path.read_text() for path in sorted(PUBLISHED.glob(f"*{suffix}"))) for suffix in _SUFFIXES},
     ".py": ("cfg.model.tensor_model_parallel_size = 4\ncfg.train.micro_batch_size = 1\nParallelismConfig(tensor_parallel_degree=2)\n",),
 }
+
+
+SCRIPTS: Final = (
+    ': "${TP:=4}"\nfor i in 1 2 "$@"; do A+=($i); done\nx ${A[@]} ${TP%.*} ${#A[@]} $((TP * 2))\n',
+    'case $1 in\n a|b) C=1 ;;\n *) C=${2:-3} ;;\nesac\nf() {\n local D=$1; shift\n x $D $#\n}\nf "$C" y\n',
+    "while [ $N -lt 3 ]; do ((N++)); [[ $N == 2* && -n $B ]] || break; done\n(cd x; E=1)\nbash -c 'y $E' 2>&1 | tee log\n",
+    'cat <<EOF > ds.json\n{"stage": $Z}\nEOF\nsource env.sh\nif [ -f $X ]; then F=1; elif ((N > 1)); then F=2; else F=3; fi\nset -- a b\n',
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +148,7 @@ def parsers() -> tuple[Parser, ...]:
             Parser(name=f"launch file{suffix}", read=partial(_launch_file, suffix), samples=samples, weight=0.5)
             for suffix, samples in LAUNCH_FILES.items()
         ),
+        Parser(name="shell script", read=partial(read_script, given={"2": "b"}), samples=SCRIPTS),
         Parser(name="facts", read=_facts, samples=tuple(path.read_text() for path in sorted(FACTS.glob("*.toml"))[:4])),
         Parser(
             name="facts of serving",

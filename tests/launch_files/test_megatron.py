@@ -49,6 +49,9 @@ def test_exports_are_read_back(model: str, tmp_path: Path) -> None:
         }
         words = [word for word in OPTIONS if random.random() < 0.3 and not lacking.get(word.partition("=")[0])]
         grid = canonical(replace(grid, options=parse_grid(" ".join(["dp1", *words])).options), facts=facts_of(grid, model))
+        if grid.zero and "grad_overlap=off" in words and "param_overlap=off" not in words:
+            # Megatron-LM refuses the one without the other: a loss of the export.
+            continue
         path, *_ = write_export(
             export_plan(stored(grid, model=model, runtime="megatron-core"), target="megatron", allow_lossy=True), tmp_path
         )
@@ -57,7 +60,11 @@ def test_exports_are_read_back(model: str, tmp_path: Path) -> None:
         found = launch.grid if grid.dp > 1 and grid.pp > 1 else replace(launch.grid, order=grid.order)
         assert found == grid, f"{print_grid(found)} for {print_grid(grid)}"
         assert (launch.seq_len, launch.global_batch, launch.precision, launch.dropout) == (LENGTH, BATCH, "bf16", False)
-        assert {one.verdict for one in launch.settings} <= {Verdict.UNDERSTOOD, Verdict.OF_THE_MODEL, Verdict.IGNORED}, launch.settings
+        known = {Verdict.UNDERSTOOD, Verdict.OF_THE_MODEL, Verdict.IGNORED, Verdict.IDLE}
+        assert {one.verdict for one in launch.settings} <= known, launch.settings
+        # An export does not write what Megatron-LM refuses; what does nothing is an overlap with what is not there.
+        assert launch.refused == ()
+        assert {one.name.partition("-")[0] for one in launch.of(Verdict.IDLE)} <= {"overlap", "use", "fp8", "moe"}, launch.of(Verdict.IDLE)
         compared += 1
     assert compared > 5
 
@@ -182,7 +189,7 @@ def test_no_argument_has_two_verdicts() -> None:
         (f"{LLAMA} --tensor-model-parallel-size $TP", DataError, "the script does not say"),
         (f"{LLAMA} --use-megatron-fsdp --data-parallel-sharding-strategy all", DataError, "is not known here"),
         (f"{LLAMA} --recompute-granularity selective --recompute-modules nothing", DataError, "not known here"),
-        ("--nothing --at-all", DataError, "no setting of a framework"),
+        ("--nothing --at-all", DataError, "no setting that only one framework has"),
     ],
 )
 def test_what_cannot_be_read_is_an_error(arguments: str, error: type[ShardwrightError], said: str) -> None:

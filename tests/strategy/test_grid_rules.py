@@ -20,7 +20,7 @@ from tests.search.problems import small_case
 EVERY = tuple(dict.fromkeys((*RULES, *GENERAL_RULES)))
 FIELDS = (
     *(name for name in Grid.__slots__ if name not in ("layers", "order")),
-    *("largest", "folds", "searched", "interleaved", "known", "wave", "lanes"),
+    *("largest", "folds", "searched", "interleaved", "is_1f1b", "unlike", "known", "wave", "lanes"),
 )
 
 
@@ -42,6 +42,10 @@ def any_facts(generator: random.Random) -> GridFacts:
         scan_heads=some(0, 4, 6),
         causal=generator.random() < 0.5,
         teacher=some(0, 0, 1, 8),
+        fills_pipeline=generator.random() < 0.5,
+        ties_experts=generator.random() < 0.3,
+        equal_stages=generator.random() < 0.3,
+        equal_between=generator.random() < 0.3,
     )
 
 
@@ -135,6 +139,7 @@ def _legal(seed: int) -> int:
         case.problem.runtime, context_ulysses=True, sequence_parallel=True, expert_parallel=True, schedules=values["schedule"]
     )
     odd = {"seq_len": 12, "global_batch": 12, "ffn": 3, "scan_heads": 3, "experts": 6, "expert_ffn": 3, "teacher": 1}
+    odd |= dict.fromkeys(("ties_experts", "equal_stages", "equal_between"), True)
     facts = replace(case.facts, **{name: generator.choice((getattr(case.facts, name), value)) for name, value in odd.items()})
     try:
         members = enumerate_members(replace(case.problem, runtime=runtime), space, facts)

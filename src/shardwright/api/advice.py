@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from shardwright.api.causes import job_causes
 from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
 from shardwright.api.simulated import simulated
 from shardwright.errors import InfeasibleError, ShardwrightError, UsageError
@@ -87,7 +88,7 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
     """
     problem, grid = problem_of(request), launch.grid
     facts = facts_of(problem)
-    broken = tuple(grid_violations(problem, grid))
+    broken = (*launch.refused, *grid_violations(problem, grid))
     now = None if broken else simulated(request, problem, name=print_grid(grid), grid=grid)
     numeric = tuple((name, value) for name, value in grid.options if BY_NAME[name].numerics)
     searched = replace(request, runtime=" ".join([launch.runtime, *(f"{name}={value}" for name, value in numeric)]))
@@ -107,6 +108,7 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
         considered=considered,
         best=best,
         everything=whole,
+        causes=job_causes(launch, request, now),
     )
 
 

@@ -147,7 +147,9 @@ def _recomputed(grid: Grid, options: Mapping[str, str]) -> Flags:
 def option_flags(given: Given, *frameworks: str) -> Flags:
     """The arguments of options, but for modules that run again, where the runtime is one of these frameworks; each once."""
     # Its arguments are refused where what they overlap is not there.
-    apart = () if given.grid.tp > 1 and given.grid.sp else ("tp_overlap",)
+    apart = [] if given.grid.tp > 1 and given.grid.sp else ["tp_overlap"]
+    if not given.grid.zero or _gathers_alone(given, *frameworks):
+        apart.append("param_overlap")
     flags = flags_set(given, *frameworks, apart=(*apart, *MODULES.values()))
     found = {name.replace("_", "-"): value for flag in flags for name, value in flag_pairs(flag)}
     if CAPACITY in found:
@@ -155,8 +157,16 @@ def option_flags(given: Given, *frameworks: str) -> Flags:
     return list(found.items())
 
 
+def _gathers_alone(given: Given, *frameworks: str) -> bool:
+    """Parameters are gathered beside compute and gradients are not reduced beside it: Megatron-LM refuses the one without the other."""
+    values = values_set(given, *frameworks)
+    return bool(given.grid.zero) and values.get("param_overlap") == "on" and values.get("grad_overlap") == "off"
+
+
 def unsaid_options(given: Given, *frameworks: str, names: Collection[str] = tuple(UNSAID)) -> Iterator[Shortfall]:
-    """Options whose arguments, among `names`, are none any more."""
+    """Options whose arguments, among `names`, are none any more, or are refused together."""
+    if _gathers_alone(given, *frameworks):
+        yield Shortfall(what="param_overlap=on with grad_overlap=off", instead="parameters are gathered before compute, not beside it")
     for name, _ in option_flags(given, *frameworks):
         if name in names:
             option, instead = UNSAID[name]

@@ -170,7 +170,9 @@ def _parallelism(given: Given) -> dict[str, object]:
     }
     if grid.pp == 1:
         return found
-    name = (AS_A_V if _is_v(given) else LOOP) if _has_table(given) else SCHEDULES[grid.schedule]
+    # 1F1B of one microbatch is GPipe's order, which PyTorch's 1F1B refuses.
+    one = given.problem.job.global_batch == grid.dp * grid.microbatch and grid.schedule == "1f1b"
+    name = (AS_A_V if _is_v(given) else LOOP) if _has_table(given) else SCHEDULES["gpipe" if one else grid.schedule]
     return found | {
         "pipeline_parallel_degree": grid.pp,
         "pipeline_parallel_schedule": name,

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from shardwright.errors import DataError
+from shardwright.launch_files.claims import CONFIGURATIONS, Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.deepspeed import DEEPSPEED
 from shardwright.launch_files.deepspeed import IGNORED as OF_DEEPSPEED
 from shardwright.launch_files.degrees import launch_of, replicas
@@ -65,8 +67,28 @@ UNMODELLED: Final = by_name(
         "fsdp-config.fsdp-forward-prefetch"
     }
 )
+_LAUNCH: Final = "accelerate."
+_SWITCHES: Final = {"use-fsdp": "FSDP", "use-deepspeed": "DEEPSPEED", "multi-gpu": "MULTI_GPU"}
+"""Flags of ``accelerate launch`` -> ``distributed_type`` of its YAML."""
+_PROCESSES: Final = frozenset({"num-processes", "num-machines"})
+"""Flags with which the command needs no file: one process a device, each with the whole model."""
 _STRATEGIES: Final = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3}
 """``fsdp_sharding_strategy`` of FSDP 1."""
+
+
+SIGNATURE: Final = Signature(
+    kinds=frozenset({*CONFIGURATIONS, FileKind.COMMAND}),
+    launchers=frozenset({"accelerate"}),
+    own=frozenset({"compute-environment", "distributed-type", "fsdp-config.*", "parallelism-config.*", "deepspeed-config.*"}),
+    shared=frozenset({"num-machines", "mixed-precision", "num-processes"}),
+    files=(
+        NamedFile(setting="accelerate.config-file", holds="how the model is sharded"),
+        NamedFile(
+            setting="deepspeed-config.deepspeed-config-file", holds="the stage of ZeRO", instead=frozenset({"zero-optimization.stage"})
+        ),
+        NamedFile(setting="accelerate.deepspeed-config-file", holds="the stage of ZeRO"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +97,14 @@ class AccelerateReader:
 
     name: str = "accelerate"
     runtime: str = "torchtitan-0.2"
-    marks: frozenset[str] = frozenset({"compute-environment", "distributed-type", "num-machines", "mixed-precision", "num-processes"})
+    signature: Signature = SIGNATURE
+    includes: frozenset[str] = frozenset({"deepspeed"})
 
     target: str = "accelerate"
+
+    def claims(self, document: Document) -> Claim:
+        """See `LaunchReader`."""
+        return claim_of(self.signature, document)
 
     def worded(self, name: str) -> str:
         """See `LaunchReader`."""
@@ -85,6 +112,7 @@ class AccelerateReader:
 
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""
+        written = replace(written, arguments=of_launch(written.arguments))
         said = written.arguments
         if said.get("distributed-type", "").upper() == "DEEPSPEED":
             return _under_deepspeed(written, model=model, devices=devices, runtime=runtime)
@@ -124,6 +152,38 @@ class AccelerateReader:
 
 
 ACCELERATE: Final = AccelerateReader()
+
+
+def of_launch(arguments: Arguments) -> Arguments:
+    """Settings with those of ``accelerate launch`` as its YAML names them: they stand before the file's.
+
+    Raises:
+        DataError: the command reads the configuration of the machine that it runs on.
+    """
+    flags = {name.removeprefix(_LAUNCH): value for name, value in arguments.items() if name.startswith(_LAUNCH)}
+    said = {name: value for name, value in arguments.items() if not name.startswith(_LAUNCH)}
+    for name, value in flags.items():
+        if name in _SWITCHES:
+            said["distributed-type"] = _SWITCHES[name]
+        elif name not in ("config-file", "deepspeed-config-file", "launch"):
+            said[_named_in_file(name)] = value
+    if flags and "config-file" not in flags and "distributed-type" not in said and not flags.keys() & _PROCESSES:
+        raise DataError(
+            "accelerate launch without --config_file reads default_config.yaml of the machine: how the model is sharded is not known",
+            hint="give that file before MODEL, or add --config_file",
+        )
+    return said
+
+
+def _named_in_file(name: str) -> str:
+    """A flag of ``accelerate launch`` as the YAML has it."""
+    if name.startswith("fsdp-"):
+        return f"fsdp-config.{name}"
+    if name.startswith("parallelism-config-"):
+        return f"parallelism-config.{name}"
+    if name in ("zero-stage", "offload-optimizer-device", "offload-param-device", "gradient-accumulation-steps"):
+        return f"deepspeed-config.{name}" if name != "gradient-accumulation-steps" else name
+    return "dynamo-config.dynamo-backend" if name == "dynamo-backend" else name
 
 
 def _stage(said: Arguments) -> int:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
+from shardwright.launch_files.claims import CONFIGURATIONS, Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import Launch, Written, by_name, count, share
 from shardwright.model.ir.graph import Model
@@ -60,17 +61,29 @@ UNMODELLED: Final = by_name(
 )
 
 
+SIGNATURE: Final = Signature(
+    kinds=CONFIGURATIONS | {FileKind.COMMAND},
+    own=frozenset({"train-micro-batch-size-per-gpu", "zero-optimization.*", "tensor-parallel.autotp-size"}),
+    shared=frozenset({"gradient-accumulation-steps", "train-batch-size", "bf16.enabled", "fp16.enabled"}),
+    launchers=frozenset({"deepspeed"}),
+    files=tuple(NamedFile(setting=name, holds="the stage of ZeRO and the number format") for name in ("deepspeed-config", "deepspeed")),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class DeepSpeedReader:
     """The reader."""
 
     name: str = "deepspeed"
     runtime: str = "deepspeed-0.16"
-    marks: frozenset[str] = frozenset(
-        {"train-micro-batch-size-per-gpu", "zero-optimization.stage", "gradient-accumulation-steps", "train-batch-size"}
-    )
+    signature: Signature = SIGNATURE
+    includes: frozenset[str] = frozenset()
 
     target: str = "deepspeed"
+
+    def claims(self, document: Document) -> Claim:
+        """See `LaunchReader`."""
+        return claim_of(self.signature, document)
 
     def worded(self, name: str) -> str:
         """See `LaunchReader`."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from shardwright.errors import StrategyError
-from shardwright.launch_files.launch import Launch, Written, judged
+from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, judged
 from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import Arguments, options_of, parse_arguments
+from shardwright.runtime.arguments import OFF, Arguments, options_of, parse_arguments
 from shardwright.runtime.options import OF_EXPERTS, ordered
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Options, Runtime
@@ -40,15 +40,29 @@ def own_options(runtime: Runtime, arguments: Arguments) -> Options:
     return ordered(pair for pair in found.items() if pair not in runtime.own)
 
 
+def idle_options(grid: Grid, model: Model) -> dict[str, str]:
+    """Option -> why it does nothing in a strategy: what it overlaps, or what it is of, is not there."""
+    found = {
+        "tp_overlap": (grid.tp == 1 or not grid.sp, "tensor parallelism is 1, or without sequence parallelism"),
+        "p2p_overlap": (grid.vpp == 1, "the pipeline has one chunk a rank"),
+        "param_overlap": (not grid.zero, "no states are sharded"),
+        **dict.fromkeys(OF_EXPERTS, (not has_experts(model), "the model has no experts")),
+    }
+    return {name: why for name, (holds, why) in found.items() if holds}
+
+
 def telling(options: Options, grid: Grid, model: Model) -> Options:
     """The options that say something of a strategy: of overlaps with what is not there they do not, nor of experts of a model without."""
-    moot = {
-        "tp_overlap": grid.tp == 1 or not grid.sp,
-        "p2p_overlap": grid.vpp == 1,
-        "param_overlap": not grid.zero,
-        **dict.fromkeys(OF_EXPERTS, not has_experts(model)),
-    }
-    return tuple((name, value) for name, value in options if not moot.get(name))
+    idle = idle_options(grid, model)
+    return tuple((name, value) for name, value in options if name not in idle)
+
+
+def with_idle(settings: Iterable[Setting], idle: Mapping[str, str]) -> Iterator[Setting]:
+    """Settings, those that set an option which does nothing with why."""
+    for one in settings:
+        option = one.means.removeprefix("sets ")
+        is_idle = one.verdict is Verdict.UNDERSTOOD and option != one.means and option in idle and one.value.lower() not in OFF
+        yield replace(one, verdict=Verdict.IDLE, means=idle[option]) if is_idle else one
 
 
 def set_by(runtime: Runtime) -> dict[str, str]:
@@ -78,16 +92,20 @@ def launch_of(
     unmodelled: Mapping[str, str] | None = None,
     arguments: Arguments | None = None,
     notes: tuple[str, ...] = (),
+    of_model: Iterable[Setting] = (),
 ) -> Launch:
     """The launch of a strategy that was read, under the options that its settings set.
 
     Args:
         arguments: the settings with defaults, by which options are set; None = as they were written.
+        of_model: settings of the model, beside MODEL.
     """
     base = load_runtime(runtime)
     facts = grid_facts(model, devices=grid.devices, global_batch=global_batch or grid.dp * grid.microbatch, seq_len=seq_len or 1)
     grid = canonical(grid, facts=facts)
     options = telling(own_options(base, written.arguments if arguments is None else arguments), grid, model)
+    verdicts = {**set_by(base), **understood}
+    settings = judged(written.arguments, understood=verdicts, model=of_model, ignored=ignored, unmodelled=unmodelled)
     return Launch(
         framework=framework,
         runtime=runtime,
@@ -96,6 +114,6 @@ def launch_of(
         global_batch=global_batch,
         precision=precision,
         dropout=False,
-        settings=tuple(judged(written.arguments, understood={**set_by(base), **understood}, ignored=ignored, unmodelled=unmodelled)),
+        settings=tuple(with_idle(settings, idle_options(grid, model))),
         notes=(*written.notes, *notes),
     )

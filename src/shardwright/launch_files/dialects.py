@@ -12,7 +12,9 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.export.bridge_fields import ELSEWHERE, MEANT
 from shardwright.export.megatron_bridge import RECIPES
-from shardwright.launch_files.megatron import MegatronReader
+from shardwright.launch_files.claims import NO_CLAIM, Claim, Document, FileKind, NamedFile, Signature, claim_of, joined
+from shardwright.launch_files.megatron import MEGATRON_SIGNATURE, MegatronReader
+from shardwright.launch_files.megatron_versions import meant
 from shardwright.runtime.arguments import Arguments
 
 _SHARED: Final = MappingProxyType(
@@ -101,7 +103,6 @@ def nemo(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
 
 
 _FLAGSCALE_SECTIONS: Final = ("system.", "model.", "data.", "train.system.", "train.model.", "system.optimizer.", "model.optimizer.")
-_FLAGSCALE_MARKS: Final = ("system.tensor-model-parallel-size", "system.pipeline-model-parallel-size", "model.micro-batch-size")
 
 
 def flagscale(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
@@ -159,13 +160,17 @@ def megatron_deepspeed(name: str, value: str) -> tuple[tuple[str, str], ...] | N
     """An argument of Megatron-DeepSpeed, or a setting of its DeepSpeed configuration; both say the stage of ZeRO."""
     if name in ("zero-stage", "zero-optimization.stage"):
         return (("zero-stage", value),)
+    if name == "ds-sequence-parallel-size":
+        return (("context-parallel-size", value), ("cp-comm-type", "a2a")) if value != "1" else ()
+    if name == "num-key-value-heads":
+        return (("group-query-attention", "true"), ("num-query-groups", value))
     if name in ("bf16.enabled", "fp16.enabled"):
         return ((name.partition(".")[0], value), (name, value))
     if name == "pp-partition-method" and "embedding" in value:
         return tuple((f"account-for-{end}-in-pipeline-split", "true") for end in ("embedding", "loss"))
     if name in _OF_DEEPSPEED or "." in name:
         return ()
-    return ((name, value),)
+    return meant(name, value)
 
 
 def with_bf16_optimizer(arguments: Arguments) -> Arguments:
@@ -178,16 +183,39 @@ def with_bf16_optimizer(arguments: Arguments) -> Arguments:
 _OF_DEEPSPEED: Final = frozenset(
     {
         *("deepspeed", "deepspeed-config", "deepspeed-activation-checkpointing", "train-batch-size", "train-micro-batch-size-per-gpu"),
+        *("no-pipeline-parallel", "zero-allow-untested-optimizer", "train-batch-size", "lr-decay-tokens", "lr-warmup-tokens"),
         *("gradient-clipping", "steps-per-print", "wall-clock-breakdown", "pp-partition-method", "gradient-accumulation-steps"),
     }
 )
 """Settings of DeepSpeed's that repeat arguments, or change nothing."""
 
 
+_OF_RECIPES: Final = frozenset({"model.tensor-model-parallel-size", "model.pipeline-model-parallel-size", "model.seq-length"})
+"""Settings of NeMo and of Megatron-Bridge alike."""
+_MEGATRON_DEEPSPEED: Final = Signature(
+    kinds=frozenset({FileKind.COMMAND}),
+    own=frozenset({"zero-stage", "pp-partition-method", "deepspeed-activation-checkpointing", "ds-sequence-parallel-size"})
+    | {"deepspeed", "deepspeed-config", "no-pipeline-parallel"},
+    files=(NamedFile(setting="deepspeed-config", holds="the stage of ZeRO", instead=frozenset({"zero-stage"})),),
+)
+
+
+def _of_both(signature: Signature, document: Document) -> Claim:
+    """DeepSpeed's arguments are those of any program that DeepSpeed starts; beside Megatron-LM's they are Megatron-DeepSpeed's."""
+    own, of_megatron = claim_of(signature, document), claim_of(MEGATRON_SIGNATURE, document)
+    return joined((own, of_megatron)) if own.evidence and of_megatron.evidence else NO_CLAIM
+
+
 NEMO: Final = MegatronReader(
     name="nemo",
     runtime="nemo-24.11",
-    marks=frozenset({"model.tensor-model-parallel-size", "trainer.num-nodes", "exp-manager.name", "model.micro-batch-size"}),
+    signature=Signature(
+        kinds=frozenset({FileKind.YAML, FileKind.PYTHON, FileKind.COMMAND}),
+        programs=frozenset({"megatron_gpt_pretraining.py"}),
+        own=frozenset({"trainer.num-nodes", "trainer.devices", "trainer.strategy.*", "exp-manager.*", "model.micro-batch-size"})
+        | {"model.activations-checkpoint-granularity", "strategy.tensor-model-parallel-size"},
+        shared=_OF_RECIPES,
+    ),
     dialect=nemo,
     sparing=True,
     section="model.",
@@ -196,7 +224,12 @@ NEMO: Final = MegatronReader(
 BRIDGE: Final = MegatronReader(
     name="megatron-bridge",
     runtime="megatron-bridge",
-    marks=frozenset({"model.tensor-model-parallel-size", "train.global-batch-size", "train.micro-batch-size", "ddp.overlap-grad-reduce"}),
+    signature=Signature(
+        kinds=frozenset({FileKind.YAML, FileKind.PYTHON, FileKind.COMMAND}),
+        own=frozenset({"train.global-batch-size", "train.micro-batch-size", "ddp.*", "comm-overlap.*", "commoverlapconfig.*"})
+        | {"config.train.micro-batch-size", "config.model.tensor-model-parallel-size"},
+        shared=_OF_RECIPES,
+    ),
     dialect=bridge,
     sparing=True,
     target="megatron-bridge",
@@ -210,13 +243,23 @@ BRIDGE: Final = MegatronReader(
         }
     ),
 )
-FLAGSCALE: Final = MegatronReader(name="flagscale", target="flagscale", marks=frozenset(_FLAGSCALE_MARKS), dialect=flagscale)
+FLAGSCALE: Final = MegatronReader(
+    name="flagscale",
+    target="flagscale",
+    signature=Signature(
+        kinds=frozenset({FileKind.YAML}),
+        own=frozenset({"system.*", "train.system.*", "experiment.task.backend"}),
+        shared=frozenset({"model.micro-batch-size"}),
+    ),
+    dialect=flagscale,
+)
 MEGATRON_DEEPSPEED: Final = MegatronReader(
     name="megatron-deepspeed",
     runtime="deepspeed-2022",
-    marks=frozenset(
-        {"deepspeed-config", "tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size", "num-layers", "deepspeed"}
-    ),
+    signature=_MEGATRON_DEEPSPEED,
+    evidence=_of_both,
+    includes=frozenset({"megatron", "deepspeed"}),
     dialect=megatron_deepspeed,
     settled=with_bf16_optimizer,
+    refuses=False,
 )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from shardwright.errors import DataError, nearest
+from shardwright.launch_files.claims import Claim, Document, Signature
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.violation import Violation
 
 ORDER: Final = "pipeline-order-table"
 """Name of the setting that the rows of a table of the pipeline's order are, where a file of a launch is one."""
@@ -20,13 +22,14 @@ ORDER: Final = "pipeline-order-table"
 
 class Verdict(StrEnum):
     """What was made of a setting: it is part of the strategy, the job or an option; it is the model's, as MODEL has it or not; it changes
-    neither time nor memory here; or it is not known.
+    neither time nor memory here; it does nothing beside the launch's other settings; or it is not known.
     """
 
     UNDERSTOOD = "understood"
     OF_THE_MODEL = "the model's"
     DIFFERENT = "another model"
     IGNORED = "changes nothing"
+    IDLE = "no effect in this launch"
     UNKNOWN = "not understood"
 
 
@@ -54,6 +57,7 @@ class Launch:
         grid: the strategy, with every option of the runtime that the launch sets or leaves at its own default.
         seq_len: tokens of a sample; global_batch: samples a step; 0 = not said. precision: of the job; empty = not said.
         dropout: attention or hidden dropout is on. settings: all of them. notes: what was assumed or left out, a line each.
+        refused: rules of the framework itself that the launch breaks, for which it would not start.
     """
 
     framework: str
@@ -65,6 +69,7 @@ class Launch:
     dropout: bool
     settings: tuple[Setting, ...]
     notes: tuple[str, ...] = ()
+    refused: tuple[Violation, ...] = ()
 
     def of(self, *verdicts: Verdict) -> tuple[Setting, ...]:
         """The settings with one of these verdicts."""
@@ -76,13 +81,10 @@ class Written:
     """The settings of the files of one launch, in the words of the framework.
 
     Args:
-        arguments: name, in lower case with dashes -> value. notes: of how they were found. whole: all of them are of the launch, as of a
-            file that was named for it. environment: variables of a script, by their names.
+        arguments: name, in lower case with dashes -> value. notes: of how they were found.
     """
 
     arguments: Arguments
-    environment: Mapping[str, str] = field(default_factory=dict)
-    whole: bool = True
     notes: tuple[str, ...] = ()
 
 
@@ -98,12 +100,19 @@ class LaunchReader(Protocol):
         """Catalog name of the framework as the planner knows it, where nobody names another."""
 
     @property
-    def marks(self) -> frozenset[str]:
-        """Settings by which its files are known: those of no other framework."""
+    def signature(self) -> Signature:
+        """What the framework's files have."""
+
+    @property
+    def includes(self) -> frozenset[str]:
+        """Frameworks whose files are part of its launches."""
 
     @property
     def target(self) -> str:
         """The export whose files say a strategy in its words, or in words that `worded` makes its own."""
+
+    def claims(self, document: Document) -> Claim:
+        """The evidence that a file is of this framework (`claims.claim_of` a `Signature`)."""
 
     def worded(self, name: str) -> str:
         """A setting of that export as this framework calls it."""
@@ -165,8 +174,12 @@ def require_value(name: str, value: str) -> str:
         DataError: a variable of the script has no value.
     """
     if "$" in value or "`" in value:
+        variable = re.search(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9]{1,3})", value)
+        number = variable is not None and variable[1].isdigit()
+        what = "an argument that the script is called with" if number else "a variable of a script"
         raise DataError(
-            f"--{name} {value[:60]}: the script does not say what that is", hint="--set NAME=VALUE gives a variable of a script a value"
+            f"--{name} {value[:60]}: the script does not say what that is",
+            hint=f"--set {variable[1] if variable else 'NAME'}=VALUE gives {what} a value",
         )
     return value
 

@@ -10,10 +10,13 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.export.maxtext import SCHEDULES
+from shardwright.export.maxtext import MODELS, SCHEDULES
 from shardwright.export.maxtext_mesh import NAMES
+from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of
 from shardwright.launch_files.launch import Launch, Written, by_name, count, require_value
+from shardwright.launch_files.model_sizes import MAXTEXT as SIZES
+from shardwright.launch_files.model_sizes import compared_name, compared_sizes
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -48,15 +51,29 @@ IGNORED: Final = by_name(
 _STRATEGIES: Final = ("ring", "ulysses", "all_gather")
 
 
+SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
+    programs=frozenset({"maxtext.train", "maxtext/train.py", "maxtext.trainers.pre_train.train"}),
+    own=frozenset({*_MESH, "per-device-batch-size", "max-target-length", "remat-policy", "base-emb-dim", "base-num-decoder-layers"}),
+    shared=frozenset({"model-name"}),
+    files=(NamedFile(setting="", holds="the strategy", own=frozenset({"base.yml"})),),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class MaxTextReader:
     """The reader."""
 
     name: str = "maxtext"
     runtime: str = "maxtext"
-    marks: frozenset[str] = frozenset({*_MESH, "per-device-batch-size", "max-target-length", "remat-policy"})
+    signature: Signature = SIGNATURE
+    includes: frozenset[str] = frozenset()
 
     target: str = "maxtext"
+
+    def claims(self, document: Document) -> Claim:
+        """See `LaunchReader`."""
+        return claim_of(self.signature, document)
 
     def worded(self, name: str) -> str:
         """See `LaunchReader`."""
@@ -107,6 +124,7 @@ class MaxTextReader:
             precision="fp8" if "fp8" in said.get("quantization", "") else "bf16",
             understood=UNDERSTOOD,
             ignored=IGNORED,
+            of_model=(*compared_name(said, ("model-name",), MODELS, model), *compared_sizes(said, SIZES, model)),
             arguments=_options(said),
         )
 

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.export.megatron_arguments import MAPPED, ORDERS
 from shardwright.export.megatron_model import model_flags, model_shortfalls
+from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
 from shardwright.launch_files.degrees import set_by, telling
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged, require_value, share
+from shardwright.launch_files.megatron_rules import REFUSED_LAYERS, idle_arguments, refused_arguments
+from shardwright.launch_files.megatron_versions import meant, runtime_of
 from shardwright.launch_files.megatron_words import IGNORED, MODEL_DEFAULTS, MODEL_LOOSE, UNDERSTOOD, UNMODELLED
+from shardwright.launch_files.model_sizes import compared_sizes
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import OFF, Arguments, options_of
 from shardwright.runtime.megatron_arguments import (
@@ -39,7 +44,23 @@ Dialect = Callable[[str, str], tuple[tuple[str, str], ...] | None]
 
 def plain(name: str, value: str) -> tuple[tuple[str, str], ...]:
     """Megatron-LM's own."""
-    return ((name, value),)
+    return meant(name, value)
+
+
+MEGATRON_SIGNATURE: Final = Signature(
+    runtime_of=runtime_of,
+    kinds=frozenset({FileKind.COMMAND}),
+    programs=frozenset({f"pretrain_{kind}.py" for kind in ("gpt", "mamba", "t5", "bert", "vlm", "hybrid")}),
+    own=frozenset(
+        {
+            *("tensor-model-parallel-size", "pipeline-model-parallel-size", "expert-model-parallel-size", "context-parallel-size"),
+            *("use-distributed-optimizer", "num-attention-heads", "use-mcore-models", "recompute-granularity", "sequence-parallel"),
+            *("num-layers-per-virtual-pipeline-stage", "transformer-impl", "untie-embeddings-and-output-weights", "swiglu"),
+            *("disable-bias-linear", "group-query-attention", "num-query-groups", "lr-decay-iters", "overlap-grad-reduce"),
+        }
+    ),
+    shared=frozenset({"micro-batch-size", "global-batch-size", "num-layers", "hidden-size", "seq-length"}),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +70,26 @@ class MegatronReader:
     Args:
         dialect: what a setting is in Megatron-LM's words. defaults: what its launches are where they do not say it, in those words.
         settled: arguments as the framework takes them together. sparing: of options that a launch does not mention the framework has its
-            own values; else they are what no argument sets. target, section: of `worded`.
+            own values; else they are what no argument sets. refuses: Megatron-Core's rules on arguments are its own.
+        target, section: of `worded`.
     """
 
     name: str = "megatron"
     runtime: str = "megatron-core-0.12"
-    marks: frozenset[str] = frozenset(
-        {"tensor-model-parallel-size", "pipeline-model-parallel-size", "use-distributed-optimizer", "micro-batch-size", "num-layers"}
-    )
+    signature: Signature = MEGATRON_SIGNATURE
+    evidence: Callable[[Signature, Document], Claim] = claim_of
+    includes: frozenset[str] = frozenset()
     dialect: Dialect = plain
     defaults: Arguments = field(default_factory=dict)
     settled: Callable[[Arguments], Arguments] = dict
     sparing: bool = False
+    refuses: bool = True
     target: str = "megatron"
     section: str = ""
+
+    def claims(self, document: Document) -> Claim:
+        """See `LaunchReader`."""
+        return self.evidence(self.signature, document)
 
     def worded(self, name: str) -> str:
         """See `LaunchReader`."""
@@ -85,6 +112,7 @@ class MegatronReader:
         grid = canonical(grid, facts=facts)
         grid = replace(grid, options=telling(_options(base, arguments, mentioned=mentioned if self.sparing else None), grid, model))
         flags = set_by(base)
+        judged_settings = _judged(written, words, said, flags, _of_model(arguments, said, model, length=length or 1))
         return Launch(
             framework=self.name,
             runtime=runtime,
@@ -93,8 +121,11 @@ class MegatronReader:
             global_batch=batch,
             precision=number_format(arguments) or "fp32",
             dropout=has_dropout(arguments),
-            settings=tuple(_judged(written, words, said, flags, _of_model(arguments, said, model, length=length or 1))),
+            settings=tuple(_with_idle(judged_settings, words, idle_arguments(said, grid))),
             notes=written.notes,
+            refused=tuple(refused_arguments(arguments, layers=num_layers(model), older=base.base == "megatron-2021"))
+            if self.refuses
+            else (),
         )
 
 
@@ -123,7 +154,16 @@ def _judged(
     yield from (one for name, one in verdicts.items() if name not in used and name not in said)
 
 
-SIZES: Final = frozenset({"num-layers", "hidden-size", "num-attention-heads"})
+def _with_idle(settings: Iterable[Setting], words: Mapping[str, tuple[tuple[str, str], ...]], idle: Mapping[str, str]) -> Iterator[Setting]:
+    """Settings that are understood and do nothing in this launch, with why."""
+    for one in settings:
+        why = [idle[name] for name, _ in words.get(one.name, ()) if name in idle]
+        off = one.value.lower() in OFF
+        yield one if not why or off or one.verdict is Verdict.UNKNOWN else replace(one, verdict=Verdict.IDLE, means=why[0])
+
+
+SIZE_NAMES: Final = MappingProxyType({"num-layers": "layers", "hidden-size": "width", "num-attention-heads": "heads"})
+SIZES: Final = frozenset(SIZE_NAMES)
 """Arguments by which a launch says its model; others take it from elsewhere."""
 
 
@@ -155,7 +195,9 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
             rule="grid.devices",
         )
     said = count(arguments, "num-virtual-stages-per-pipeline-rank", 1)
-    vpp, chunks = pipeline_chunks(arguments, layers=num_layers(model), pp=pp, vpp=said)
+    # Layers that Megatron-LM refuses are told with its rule; the strategy has them as evenly as can be.
+    refused = any(one.rule == REFUSED_LAYERS for one in refused_arguments(arguments, layers=num_layers(model)))
+    vpp, chunks = (1, ()) if refused else pipeline_chunks(arguments, layers=num_layers(model), pp=pp, vpp=said)
     stage = sharding_stage(arguments)
     if stage is None:
         raise DataError(
@@ -220,7 +262,9 @@ def _of_model(arguments: Arguments, written: Arguments, model: Model, *, length:
     if not written.keys() & SIZES:
         return
     if any(not one.instead for one in model_shortfalls(model)):
-        for name in MODEL_DEFAULTS.keys() & written.keys():
+        # The sizes that every model has are compared all the same.
+        yield from compared_sizes(written, SIZE_NAMES, model)
+        for name in (MODEL_DEFAULTS.keys() & written.keys()) - SIZE_NAMES.keys():
             means = "Megatron's arguments do not say MODEL, so it was not compared"
             yield Setting(name=name, value=written[name], verdict=Verdict.OF_THE_MODEL, means=means)
         return

@@ -134,7 +134,7 @@ IGNORED: Final = by_name(
             "use-checkpoint-opt-param-scheduler decoupled-lr decoupled-min-lr optimizer loss-scale initial-loss-scale "
             "min-loss-scale loss-scale-window hysteresis train-tokens moe-aux-loss-coeff moe-z-loss-coeff "
             "moe-router-load-balancing-type moe-router-bias-update-rate moe-router-force-load-balancing "
-            "mtp-loss-scaling-factor universal-checkpoint log-loss"
+            "mtp-loss-scaling-factor universal-checkpoint log-loss lr-decay-tokens lr-warmup-tokens no-query-key-layer-scaling"
         ),
         "checkpoints": (
             "save load save-interval ckpt-format no-load-optim no-load-rng no-save-optim no-save-rng "
@@ -160,7 +160,8 @@ IGNORED: Final = by_name(
             "nnodes node-rank master-addr master-port rdzv-endpoint rdzv-backend rdzv-id max-restarts tee enable-ft-package "
             "calc-ft-timeouts use-ring-exchange-p2p standalone enable-gloo-process-groups disable-gloo-process-groups "
             "no-one-logger use-cpu-initialization manual-gc manual-gc-interval manual-gc-eval spec use-flash-attn-triton "
-            "deepspeed deepspeed-config"
+            "deepspeed deepspeed-config ddp-impl use-contiguous-buffers-in-ddp no-contiguous-buffers-in-local-ddp enable-one-logger "
+            "standalone-embedding-stage"
         ),
         "how weights begin": (
             "seed init-method-xavier-uniform data-parallel-random-init perform-initialization initial-loss sync-tp-duplicated-parameters"

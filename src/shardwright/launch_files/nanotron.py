@@ -11,8 +11,10 @@ from typing import Final
 
 from shardwright.errors import ShardwrightError
 from shardwright.export.nanotron import own_stages
+from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import Launch, Written, by_name, count
+from shardwright.launch_files.model_sizes import TRANSFORMERS, compared_sizes
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.axes import Grid, Recompute
 
@@ -45,15 +47,33 @@ IGNORED: Final = by_name(
 )
 
 
+SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
+    programs=frozenset({"run_train.py"}),
+    files=(NamedFile(setting="config-file", holds="the strategy"),),
+    own=frozenset(
+        {
+            *("parallelism.tp", "parallelism.pp", "parallelism.dp", "parallelism.pp-engine", "parallelism.tp-mode"),
+            *("tokens.micro-batch-size", "tokens.batch-accumulation-per-replica", "tokens.sequence-length"),
+        }
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class NanotronReader:
     """The reader."""
 
     name: str = "nanotron"
     runtime: str = "nanotron"
-    marks: frozenset[str] = frozenset({"parallelism.tp", "parallelism.pp-engine", "tokens.micro-batch-size", "parallelism.dp"})
+    signature: Signature = SIGNATURE
+    includes: frozenset[str] = frozenset()
 
     target: str = "nanotron"
+
+    def claims(self, document: Document) -> Claim:
+        """See `LaunchReader`."""
+        return claim_of(self.signature, document)
 
     def worded(self, name: str) -> str:
         """See `LaunchReader`."""
@@ -90,6 +110,7 @@ class NanotronReader:
             precision="fp16" if dtype == "float16" else "fp32" if dtype == "float32" else "bf16",
             understood=UNDERSTOOD,
             ignored=IGNORED,
+            of_model=tuple(compared_sizes(said, TRANSFORMERS, model, section="model.model-config.")),
             arguments={name.removeprefix("parallelism."): value for name, value in said.items() if value != "false"},
             notes=(f"the file's dp is {said['parallelism.dp']}, the cluster has room for {dp}",)
             if said.get("parallelism.dp", str(dp)) != str(dp)

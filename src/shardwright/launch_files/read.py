@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from shardwright.errors import DataError, UsageError, nearest
+from shardwright.launch_files.claims import Claimant, Document, best_claimant, joined, parts_of
 from shardwright.launch_files.degrees import variables_that_set
-from shardwright.launch_files.documents import settings_of_document, settings_of_python
-from shardwright.launch_files.launch import ORDER, Launch, LaunchReader, Written
-from shardwright.launch_files.registry import READERS
-from shardwright.launch_files.shell import read_script
+from shardwright.launch_files.environment import needed_variables, slowing_variables
+from shardwright.launch_files.launch import Launch, LaunchReader, Verdict, Written
+from shardwright.launch_files.named_files import Beside, with_named
+from shardwright.launch_files.read_documents import ARGUMENTS, chosen, documents_of, read_text
+from shardwright.launch_files.registry import CLAIMANTS, READERS
 from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import arguments_of, parse_arguments
 from shardwright.runtime.registry import load_runtime
 
-MAX_BYTES: Final = 2_000_000
-_REDIRECTED: Final = re.compile(r"[0-9&]?>>?|[0-9]?>&[0-9]|\d?>{1,2}.*|<.*")
+LEAST_UNDERSTOOD: Final = 0.6
+"""Least share of the settings of a file that a reader has to understand."""
 
 
 def read_launch(
@@ -35,8 +35,11 @@ def read_launch(
     Raises:
         DataError: a file cannot be read, or is of no framework that is known. UsageError: there is no such framework.
     """
-    files = [("--", path) if path.lstrip().startswith("--") else (Path(path).name, _text(Path(path))) for path in paths]
-    return launch_of_files(files, model=model, devices=devices, framework=framework, runtime=runtime, given=given)
+    files = [(ARGUMENTS, path) if path.lstrip().startswith("--") else (Path(path).name, read_text(Path(path))) for path in paths]
+    folders = [Path(path).parent for path in paths if not path.lstrip().startswith("--")]
+    return launch_of_files(
+        files, model=model, devices=devices, framework=framework, runtime=runtime, given=given, beside=lambda name: _beside(name, folders)
+    )
 
 
 def launch_of_files(
@@ -47,27 +50,87 @@ def launch_of_files(
     framework: str = "",
     runtime: str = "",
     given: Mapping[str, str] | None = None,
+    beside: Beside = lambda _: None,
 ) -> Launch:
     """See `read_launch`.
 
     Args:
-        files: name, whose ending says what it is, and text of each; ``--`` is the name of arguments.
+        files: name, whose ending says what it is, and text of each; `ARGUMENTS` is the name of arguments. beside: the text of a file that
+            a file names, by that name; None = it is not there.
     """
     if framework and framework not in READERS:
         raise UsageError(f"unknown framework {framework[:40]!r}", hint=nearest(framework[:40], READERS))
-    found, notes = [one for name, text in files for one in _of_text(text, name, given or {})], list[str]()
-    merged: dict[str, str] = {}
-    marks = READERS[framework].marks if framework else frozenset(mark for one in READERS.values() for mark in one.marks)
-    for written in found:
-        # Of what a script writes for others nothing is read.
-        if written.whole or written.arguments.keys() & marks:
-            merged |= written.arguments
-        notes += written.notes
-    reader = READERS[framework] if framework else _reader(merged, [name for name, _ in files])
-    runtime = runtime or reader.runtime
-    environment = {name: value for written in found for name, value in written.environment.items()}
+    texts = dict(files)
+
+    def sources(name: str) -> str | None:
+        return texts.get(Path(name).name) or beside(name)
+
+    documents = [one for name, text in files for one in chosen(list(documents_of(text, name, given or {}, sources)), framework)]
+    reader = _reader(documents, framework)
+    read = with_named(_of_the_launch(documents, reader), _claimants(reader), sources)
+    merged = _merged(read, _claimants(reader))
+    _require_settings(merged, read, reader)
+    released = reader.signature.runtime_of
+    runtime, why = (runtime, "") if runtime else released(merged) if released else (reader.runtime, "")
+    environment = {name: value for one in read for name, value in one.environment.items()}
     merged |= variables_that_set(load_runtime(runtime), environment)
-    return reader.read(Written(arguments=merged, notes=tuple(notes)), model=model, devices=devices, runtime=runtime)
+    notes = (*(note for one in read for note in one.notes), *_sizes(read, devices), *((why,) if why else ()))
+    launch = reader.read(Written(arguments=merged, notes=notes), model=model, devices=devices, runtime=runtime)
+    for document in read:
+        _require_understood(launch, document, reader)
+    needed = needed_variables(launch.framework, launch.grid, environment) if any(one.is_script for one in read) else ()
+    slow = slowing_variables(environment, counted=merged)
+    return replace(launch, settings=(*launch.settings, *slow), notes=(*launch.notes, *needed))
+
+
+def _claimants(reader: LaunchReader) -> list[Claimant]:
+    """The reader, then the frameworks whose files are part of its launches."""
+    parts = sorted(parts_of(reader.name, CLAIMANTS) - {reader.name})
+    return [reader, *(CLAIMANTS[name] for name in parts if name in CLAIMANTS)]
+
+
+def _merged(documents: Sequence[Document], claimants: Sequence[Claimant]) -> dict[str, str]:
+    """The settings of files together, those of the reader's own launchers among them."""
+    launchers = {launcher for one in claimants for launcher in one.signature.launchers}
+    merged: dict[str, str] = {}
+    for one in documents:
+        merged |= {name: value for name, value in one.launched.items() if name.partition(".")[0] in launchers}
+        merged |= one.settings
+    return merged
+
+
+def _sizes(documents: Sequence[Document], devices: int) -> Iterator[str]:
+    """A note where launchers start another number of processes than the cluster has devices."""
+    for one in documents:
+        nodes, each = (one.launched.get(f"torchrun.{name}", "") for name in ("nnodes", "nproc-per-node"))
+        if all(text.isascii() and text.isdigit() and len(text) < 8 for text in (nodes, each)) and int(nodes) * int(each) != devices:
+            yield f"torchrun starts {int(nodes) * int(each):,} processes, CLUSTER has {devices:,} devices"
+
+
+def _require_settings(merged: Mapping[str, str], documents: Sequence[Document], reader: LaunchReader) -> None:
+    """Check that a launch says something: without a setting all of it would be the framework's defaults.
+
+    Raises:
+        DataError: it says nothing; with the variables that the script does not say.
+    """
+    if merged:
+        return
+    waits = [word for one in documents for word in one.positional if "$" in word]
+    where = f" but those of {', '.join(waits)[:80]}, which the script does not say" if waits else ""
+    hint = f"--set {waits[0].strip('${}')}=VALUE" if waits else "the script that starts the training, with its settings"
+    raise DataError(f"{', '.join(one.name for one in documents)[:80]}: no settings of {reader.name}{where}", hint=hint)
+
+
+def _beside(name: str, folders: Sequence[Path]) -> str | None:
+    """The text of a file that lies where its name says, seen from the folder of a file that was given, or in that folder itself."""
+    path = Path(name)
+    if not path.name or "\0" in name:
+        return None
+    for folder in folders:
+        for one in (folder / path, folder / path.name):
+            if one.is_file() and ".." not in path.parts:
+                return read_text(one)
+    return None
 
 
 def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
@@ -76,69 +139,68 @@ def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     Raises:
         DataError: one cannot be read.
     """
-    return {name: value for file, text in files for one in _of_text(text, file, {}) for name, value in one.arguments.items()}
+    found = [one for file, text in files for one in chosen(list(documents_of(text, file, {})), "")]
+    return {name: value for one in found for name, value in one.settings.items()}
 
 
-def _reader(arguments: Mapping[str, str], paths: Sequence[str]) -> LaunchReader:
-    counts = {name: len(arguments.keys() & reader.marks) for name, reader in READERS.items()}
-    best = max(counts, key=lambda name: counts[name])
-    if not counts[best]:
+def _reader(documents: Sequence[Document], framework: str) -> LaunchReader:
+    """The reader of the framework that the files are of, or that the user names.
+
+    Raises:
+        DataError: they are of none that is read, or of the named one they have nothing.
+    """
+    if framework:
+        reader = READERS[framework]
+        parts = parts_of(framework, CLAIMANTS)
+        if not any(CLAIMANTS[part].claims(one).evidence for part in parts if part in CLAIMANTS for one in documents):
+            raise DataError(
+                f"{', '.join(one.name for one in documents)[:80]}: no setting that is {framework}'s", hint="leave --from out to see of what"
+            )
+        return reader
+    best = best_claimant(documents, CLAIMANTS)
+    if best in READERS:
+        return READERS[best]
+    evidence = joined(CLAIMANTS[best].claims(one) for one in documents).evidence
+    raise DataError(
+        f"{', '.join(one.name for one in documents)[:80]}: files of {best} ({', '.join(evidence[:3])[:80]}), which are not read",
+        hint=f"read are those of {', '.join(READERS)}",
+    )
+
+
+def _of_the_launch(documents: Sequence[Document], reader: LaunchReader) -> list[Document]:
+    """The files that are of a reader's launch: those that it or a framework that it includes claims, and those that nobody claims.
+
+    Raises:
+        DataError: a file that the user names is claimed by another framework alone.
+    """
+    parts = parts_of(reader.name, CLAIMANTS)
+    found = []
+    for document in documents:
+        claims = {name: claim for name, one in CLAIMANTS.items() if (claim := one.claims(document)).evidence}
+        others = sorted(name for name, claim in claims.items() if claim.programs or claim.own)
+        if claims.keys() & parts or (document.named and not others):
+            found.append(document)
+        elif document.named:
+            raise DataError(
+                f"{document.name[:60]} is {' or '.join(others)}'s, the other files are {reader.name}'s",
+                hint="give the files of one launch alone",
+            )
+    return found
+
+
+def _require_understood(launch: Launch, document: Document, reader: LaunchReader) -> None:
+    """Check that of the settings of a file that is the framework's own at least `LEAST_UNDERSTOOD` are understood.
+
+    Raises:
+        DataError: fewer are; it names those that are not.
+    """
+    claims = [one.claims(document) for one in _claimants(reader)]
+    if not any(claim.programs or claim.own for claim in claims):
+        return
+    unknown = [one.name for one in launch.of(Verdict.UNKNOWN) if one.name in document.settings]
+    if len(unknown) > (1 - LEAST_UNDERSTOOD) * len(document.settings):
         raise DataError(
-            f"{', '.join(paths)[:80]}: no setting of a framework that is known", hint=f"--from {'|'.join(READERS)} names the framework"
+            f"{document.name[:60]}: {len(document.settings) - len(unknown)} of {len(document.settings)} settings are understood as "
+            f"{reader.name}'s; not {', '.join(unknown)[:200]}",
+            hint=f"at least {LEAST_UNDERSTOOD:.0%} have to be; is it a file of another framework, or of a fork?",
         )
-    return READERS[best]
-
-
-def _of_text(text: str, name: str, given: Mapping[str, str]) -> Iterator[Written]:
-    """What a file says: of a script the command that has most arguments, and each file that it writes."""
-    suffix = Path(name).suffix.lower()
-    if name == "--":
-        yield Written(arguments=parse_arguments(text))
-    elif suffix == ".csv":
-        yield Written(arguments={ORDER: text})
-    elif suffix in (".json", ".yaml", ".yml", ".toml"):
-        yield Written(arguments=settings_of_document(text, suffix, name))
-    elif suffix == ".py":
-        yield Written(arguments=settings_of_python(text, name))
-    else:
-        yield from _of_script(text, given)
-
-
-def _of_script(text: str, given: Mapping[str, str]) -> Iterator[Written]:
-    script = read_script(text, given=given)
-    for name, body in script.files:
-        if Path(name).suffix.lower() in (".json", ".yaml", ".yml") or body.lstrip().startswith("{"):
-            yield Written(whole=False, arguments=settings_of_document(body, ".json" if body.lstrip().startswith("{") else ".yaml", name))
-    best = max((_flags(command) for command in script.commands), key=len, default=())
-    notes = tuple(f"not followed: {line}" for line in script.left_out)
-    yield Written(arguments=arguments_of(best), notes=notes, environment=dict(script.environment))
-
-
-def _flags(command: Sequence[str]) -> tuple[str, ...]:
-    """The arguments of a command's program, not of the launchers before it; words that are commands themselves are opened."""
-    words = [piece for word in command for piece in (_opened(word) if " --" in f" {word}" and " " in word.strip() else (word,))]
-    # The last program is the one that is started; launchers stand before it.
-    programs = [n for n, word in enumerate(words) if word.endswith(".py") or words[n - 1 : n] == ["-m"]]
-    started = [n for n in programs if not words[n].startswith("torch.distributed") and not words[n].endswith("launch.py")]
-    rest = words[started[0] + 1 :] if started else words
-    # What the script is called with is not known here.
-    return tuple(word for word in rest if not _REDIRECTED.fullmatch(word) and word not in ("$@", "$*"))
-
-
-def _opened(word: str) -> Sequence[str]:
-    """The words of a command in a word, as of ``bash -c``."""
-    try:
-        return shlex.split(word)
-    except ValueError:
-        return word.split()
-
-
-def _text(path: Path) -> str:
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise DataError(f"{path}: {size:,} bytes", hint=f"at most {MAX_BYTES:,}")
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not text in UTF-8"
-        raise DataError(f"{path}: {reason}", hint="a launch script or a configuration file of a framework") from None

@@ -7,12 +7,14 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.launch_files.accelerate import ACCELERATE
+from shardwright.launch_files.claims import Claimant
 from shardwright.launch_files.deepspeed import DEEPSPEED
 from shardwright.launch_files.dialects import BRIDGE, FLAGSCALE, MEGATRON_DEEPSPEED, NEMO
 from shardwright.launch_files.launch import LaunchReader
 from shardwright.launch_files.maxtext import MAXTEXT
 from shardwright.launch_files.megatron import MEGATRON
 from shardwright.launch_files.nanotron import NANOTRON
+from shardwright.launch_files.not_read import NOT_READ
 from shardwright.launch_files.torchtitan import TORCHTITAN
 
 _ALL: Final[tuple[LaunchReader, ...]] = (
@@ -20,3 +22,5 @@ _ALL: Final[tuple[LaunchReader, ...]] = (
     *(DEEPSPEED, ACCELERATE, NANOTRON, TORCHTITAN, MAXTEXT),
 )
 READERS: Final[Mapping[str, LaunchReader]] = MappingProxyType({reader.name: reader for reader in _ALL})
+CLAIMANTS: Final[Mapping[str, Claimant]] = MappingProxyType({**NOT_READ, **READERS})
+"""Frameworks that claim files: those that are read, and those that are refused by name."""

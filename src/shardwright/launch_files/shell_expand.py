@@ -1,31 +1,16 @@
-"""Words of a shell script, and the variables in them."""
+"""Words of a shell script with the values of their variables in their places."""
 
 from __future__ import annotations
 
-import ast
-import operator
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from shardwright.errors import DataError
+from shardwright.launch_files.shell_arithmetic import arithmetic
+from shardwright.launch_files.shell_parameter import parameter_of
+from shardwright.launch_files.shell_values import MAX_VALUE, Value, Variables, is_number, scalar_of, unknown_name
 
-Values = Mapping[str, str | tuple[str, ...]]
-"""Variable -> its value; of an array its members."""
-MAX_VALUE: Final = 1_000_000
-"""Characters of a variable, or of a word with its variables in their places."""
 _MAX_DEPTH: Final = 8
-_NAMED: Final = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*|[0-9@*])(?:\[[@*]\])?(?:(:?[-=])([^{}]*))?\}|([A-Za-z_][A-Za-z0-9_]*|[0-9@*]))")
-_COUNTED: Final = re.compile(r"\$\(\((.*?)\)\)|\$\[(.*?)\]", re.DOTALL)
-_OPERATORS: Final = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_MAX_NUMBER: Final = 10**15
 
 
 def words_of(text: str) -> Iterator[str]:
@@ -64,7 +49,7 @@ def words_of(text: str) -> Iterator[str]:
         yield "".join(word)
 
 
-def expanded(word: str, values: Values, *, split: bool = True) -> tuple[str, ...]:
+def expanded(word: str, variables: Variables, *, split: bool = True, depth: int = 0) -> tuple[str, ...]:
     """A word with its variables in their places: several, where what stands outside of quotation marks has spaces.
 
     Args:
@@ -78,32 +63,25 @@ def expanded(word: str, values: Values, *, split: bool = True) -> tuple[str, ...
         if quote == "'":
             now, is_open = now + piece, True
             continue
-        members = _members(piece, values)
-        if members is not None and split:
+        values = list(_values(piece, variables, depth))
+        if len(values) == 1 and isinstance(values[0], tuple) and split:
             # "${ARRAY[@]}" is as many words as it has members.
-            pieces = members if quote else tuple(one for member in members for one in member.split())
-            now, *rest = (now + pieces[0], *pieces[1:]) if pieces else (now,)
+            members = values[0] if quote else tuple(one for member in values[0] for one in member.split())
+            now, *rest = (now + members[0], *members[1:]) if members else (now,)
             for one in rest:
                 found.append(now)
                 now = one
-            is_open = is_open or bool(pieces)
+            is_open = is_open or bool(members)
             continue
-        text = _filled(piece, values, 0)
+        texts = [value if isinstance(value, str) else " ".join(value) for value in values]
+        if sum(map(len, texts)) > MAX_VALUE:
+            raise DataError(f"a word of the script holds more than {MAX_VALUE:,} characters", hint="a script that starts one run")
         if quote or not split:
-            now, is_open = now + text, True
+            now, is_open = now + "".join(texts), True
             continue
-        parts = text.split()
-        if text[:1].isspace() and (now or is_open):
-            found.append(now)
-            now, is_open = "", False
-        for number, part in enumerate(parts):
-            if number:
-                found.append(now)
-                now = ""
-            now, is_open = now + part, True
-        if text[-1:].isspace() and parts:
-            found.append(now)
-            now, is_open = "", False
+        for text in texts:
+            # What a command would print is not known: it stands for one word.
+            now, is_open = (now + text, True) if text.startswith("$(") else _apart(text, now, is_open, found)
     if now or is_open:
         found.append(now)
     if sum(map(len, found)) > MAX_VALUE:
@@ -111,33 +89,26 @@ def expanded(word: str, values: Values, *, split: bool = True) -> tuple[str, ...
     return tuple(found)
 
 
-def arithmetic(text: str, values: Values) -> int | None:
-    """The whole number of an expression of numbers, variables, ``+ - * / %``; None where it is another, or a variable has no number."""
-    plain = _NAMED.sub(lambda m: m[1] or m[4], text).strip()
-    if len(plain) > 200:
-        return None
-    try:
-        return _count(ast.parse(plain, mode="eval").body, values, 0)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-        return None
+def one_word(word: str, variables: Variables) -> str:
+    """A word with its variables in their places, as an assignment or a condition has it: one, whatever spaces it has."""
+    return " ".join(expanded(word, variables, split=False))
 
 
-def _count(node: ast.expr, values: Values, depth: int) -> int:
-    if depth > 50:
-        raise ValueError(depth)
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        found = node.value
-    elif isinstance(node, ast.Name):
-        found = int(str(values[node.id])) if isinstance(values.get(node.id), str) else int("none")
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        found = -_count(node.operand, values, depth + 1)
-    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        found = _OPERATORS[type(node.op)](_count(node.left, values, depth + 1), _count(node.right, values, depth + 1))
-    else:
-        raise ValueError(type(node))
-    if abs(found) > _MAX_NUMBER:
-        raise ValueError(found)
-    return found
+def _apart(text: str, now: str, is_open: bool, found: list[str]) -> tuple[str, bool]:
+    """A text outside of quotation marks, taken apart at its spaces: words that end go to `found`; the word that is open, and whether."""
+    parts = text.split()
+    if text[:1].isspace() and (now or is_open):
+        found.append(now)
+        now, is_open = "", False
+    for number, part in enumerate(parts):
+        if number:
+            found.append(now)
+            now = ""
+        now, is_open = now + part, True
+    if text[-1:].isspace() and parts:
+        found.append(now)
+        now, is_open = "", False
+    return now, is_open
 
 
 def _pieces(word: str) -> Iterator[tuple[str, str]]:
@@ -167,28 +138,73 @@ def _pieces(word: str) -> Iterator[tuple[str, str]]:
         yield now, quote
 
 
-def _members(piece: str, values: Values) -> tuple[str, ...] | None:
-    """The members, where a piece is one array and nothing else."""
-    whole = _NAMED.fullmatch(piece)
-    found = values.get(whole[1] or whole[4]) if whole else None
-    return found if isinstance(found, tuple) else None
+def _values(text: str, variables: Variables, depth: int) -> Iterator[Value]:
+    """The parts of a text: what stands there, and the values of variables and of arithmetic; an array is one part."""
+    n, begun = 0, 0
+    while n < len(text):
+        if text[n] != "$" or n + 1 >= len(text):
+            n += 1
+            continue
+        end, value = _dollar(text, n, variables, depth)
+        if end == n:
+            n += 1
+            continue
+        if n > begun:
+            yield text[begun:n]
+        yield value
+        n = begun = end
+    if begun < len(text):
+        yield text[begun:]
 
 
-def _filled(text: str, values: Values, depth: int) -> str:
-    def number(match: re.Match[str]) -> str:
-        found = arithmetic(_filled(match[1] or match[2] or "", values, depth + 1), values)
-        return match[0] if found is None else str(found)
+def _dollar(text: str, n: int, variables: Variables, depth: int) -> tuple[int, Value]:
+    """What begins with ``$``: its end, and its value; an end that is its beginning = it is no variable."""
+    behind = text[n + 1]
+    if text.startswith("$((", n):
+        end = _closing(text, n + 1, "(", ")")
+        return end, _counted(text[n + 3 : end - 2], text[n:end], variables, depth)
+    if behind == "(":
+        end = _closing(text, n + 1, "(", ")")
+        return end, text[n:end]
+    if behind == "[":
+        end = _closing(text, n + 1, "[", "]")
+        return end, _counted(text[n + 2 : end - 1], text[n:end], variables, depth)
+    if behind == "{":
+        end = _closing(text, n + 1, "{", "}")
+        if end == n + 1 or depth > _MAX_DEPTH:
+            return max(end, n + 2), text[n : max(end, n + 2)]
+        found = parameter_of(
+            text[n + 2 : end - 1], variables, lambda word: " ".join(expanded(word, variables, split=False, depth=depth + 1))
+        )
+        return end, text[n:end] if found is None else found
+    end = n + 1
+    if is_number(behind) or behind in "@*#":
+        end += 1
+    else:
+        while end < len(text) and (text[end] == "_" or (text[end].isascii() and text[end].isalnum())):
+            end += 1
+    name = text[n + 1 : end]
+    if not name:
+        return n, ""
+    found = scalar_of(variables, name)
+    return end, unknown_name(variables, name) if found is None else found
 
-    def variable(match: re.Match[str]) -> str:
-        name = match[1] or match[4]
-        found = values.get(name)
-        if not found and match[2]:
-            return "".join(_filled(piece, values, depth + 1) for piece, _ in _pieces(match[3])) if depth < _MAX_DEPTH else match[0]
-        if found is None:
-            return match[0]
-        return found if isinstance(found, str) else " ".join(found)
 
-    made = _NAMED.sub(variable, _COUNTED.sub(number, text))
-    if len(made) > MAX_VALUE:
-        raise DataError(f"a word of the script holds more than {MAX_VALUE:,} characters", hint="a script that starts one run")
-    return made
+def _counted(inside: str, whole: str, variables: Variables, depth: int) -> str:
+    """The number of an expression; where it is none, the expression as it stands."""
+    if depth > _MAX_DEPTH:
+        return whole
+    plain = "".join(value if isinstance(value, str) else " ".join(value) for value in _values(inside, variables, depth + 1))
+    found = arithmetic(plain, variables)
+    return whole if found is None else str(found)
+
+
+def _closing(text: str, n: int, opens: str, closes: str) -> int:
+    """Behind the bracket that ends the one at `n`; the end of the text where none does."""
+    depth = 0
+    for at in range(n, len(text)):
+        depth += text[at] == opens
+        depth -= text[at] == closes
+        if not depth:
+            return at + 1
+    return len(text)

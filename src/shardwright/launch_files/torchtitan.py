@@ -13,9 +13,11 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.export.torchtitan import SCHEDULES
+from shardwright.export.torchtitan import FLAVORS, SCHEDULES
+from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import ORDER, Launch, Written, by_name, count
+from shardwright.launch_files.model_sizes import compared_name
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.runtime.arguments import Arguments
@@ -83,19 +85,43 @@ _SINGLE: Final = ("1f1b", "gpipe")
 """Schedules of one chunk a rank; others have two where nothing is said."""
 
 
+_DEGREES: Final = frozenset(f"{_P}{name}-parallel-{what}" for name, what in (("tensor", "degree"), ("pipeline", "degree"))) | {
+    f"{_P}data-parallel-shard-degree"
+}
+SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.TOML, FileKind.PYTHON, FileKind.COMMAND}),
+    programs=frozenset({"torchtitan.train", "torchtitan/train.py"}),
+    own=frozenset(
+        f"{section}{name}"
+        for section in (_P, "parallelismconfig.", "experimental.", "training.")
+        for name in (
+            *("tensor-parallel-degree", "data-parallel-shard-degree", "data-parallel-replicate-degree", "context-parallel-degree"),
+            *("pipeline-parallel-degree", "expert-parallel-degree", "pipeline-parallel-schedule", "enable-async-tensor-parallel"),
+        )
+    )
+    | {"training.local-batch-size", "job.config-file", "trainingconfig.local-batch-size", "activation-checkpoint.selective-ac-option"},
+    files=(
+        NamedFile(setting="job.config-file", holds="the strategy", instead=_DEGREES),
+        NamedFile(setting="module", holds="the strategy", instead=_DEGREES, ending=".py"),
+    ),
+    shared=frozenset({"training.seq-len", "activation-checkpoint.mode", "model.flavor"}),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class TorchtitanReader:
     """The reader."""
 
     name: str = "torchtitan"
     runtime: str = "torchtitan-0.2"
-    marks: frozenset[str] = frozenset(
-        f"{section}{name}"
-        for section in (_P, "parallelismconfig.")
-        for name in ("tensor-parallel-degree", "data-parallel-shard-degree", "pipeline-parallel-degree", "data-parallel-replicate-degree")
-    )
+    signature: Signature = SIGNATURE
+    includes: frozenset[str] = frozenset()
 
     target: str = "torchtitan"
+
+    def claims(self, document: Document) -> Claim:
+        """See `LaunchReader`."""
+        return claim_of(self.signature, document)
 
     def worded(self, name: str) -> str:
         """See `LaunchReader`."""
@@ -139,6 +165,7 @@ class TorchtitanReader:
             precision="fp8" if "float8" in said.get("model.converters", "") else "bf16",
             understood=UNDERSTOOD,
             ignored=IGNORED,
+            of_model=tuple(compared_name(said, ("model.name", "model.flavor"), FLAVORS, model)),
             arguments=_options(said),
         )
 

@@ -11,6 +11,7 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import SCHEDULES, GridFacts, violations
 from shardwright.strategy.grid.runnable import unrunnable
+from shardwright.strategy.plan.order import Named
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check import verify
 from shardwright.strategy.violation import Violation
@@ -23,6 +24,7 @@ def facts_of(problem: Problem) -> GridFacts:
         devices=problem.cluster.num_devices,
         global_batch=problem.job.global_batch,
         seq_len=problem.job.sequence_length,
+        runtime=problem.runtime,
     )
 
 
@@ -57,12 +59,28 @@ def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
         )
     yield from verify(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
     yield from _shard_violations(problem, plan)
+    yield from _filled(problem, plan)
     if not problem.runtime.optimizer_offload and any(percent for rule in plan.shards for _, percent in rule.host):
         yield Violation(
             rule="runtime.offload",
             message=f"{problem.runtime.name} has no states on the host",
             hint="without host= in the plan's shards, or under another runtime",
         )
+
+
+def _filled(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    """1F1B by name with fewer microbatches than stages, where the runtime refuses it."""
+    lanes = {lane.name: lane for lane in plan.lanes}
+    for order in plan.orders if problem.runtime.fills_pipeline else ():
+        for lane in (lanes[name] for name in order.lanes if isinstance(order, Named) and order.schedule == "1f1b"):
+            if 1 < lane.microbatches < len(lane.stages):
+                yield Violation(
+                    rule="runtime.microbatches",
+                    message=f"{lane.microbatches} microbatches are fewer than {len(lane.stages)} stages, which {problem.runtime.name}'s "
+                    "1F1B refuses",
+                    hint="more microbatches, fewer stages, or the order as a table",
+                    path=f"lane {lane.name}",
+                )
 
 
 def _shard_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:

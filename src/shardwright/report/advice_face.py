@@ -40,6 +40,7 @@ def advice_document(launch: Launch, advice: Advice) -> dict[str, Any]:
         "broken": [{"rule": b.rule, "path": b.path, "message": b.message, "hint": b.hint} for b in advice.broken],
         "prediction": prediction_document(advice.now.prediction) if advice.now else None,
         "limited_by": [{"part": name, "seconds": seconds} for name, seconds in limits(advice)],
+        "causes": [_document(change) for change in advice.causes],
         "considered": advice.considered,
         "changes": [_document(change) for change in advice.changes],
         "best": {**_document(advice.everything), "certificate": plan_document(advice.best)["certificate"]}
@@ -79,6 +80,7 @@ def render_advice(launch: Launch, advice: Advice) -> RenderableType:
     for verdict, title in (
         (Verdict.DIFFERENT, "The launch's model is another than MODEL"),
         (Verdict.UNKNOWN, "Not understood, so not counted"),
+        (Verdict.IDLE, "No effect in this launch"),
     ):
         if launch.of(verdict):
             parts.append(section(title, _settings(launch.of(verdict))))
@@ -89,6 +91,9 @@ def render_advice(launch: Launch, advice: Advice) -> RenderableType:
         parts += [Text(""), render_simulation(advice.now)]
         limited = ", ".join(f"{part_name(name)} {format_seconds(seconds)}" for name, seconds in limits(advice))
         parts.append(section("What limits it, beside its products", Text(limited or "nothing")))
+    step = advice.now.prediction.step_time_s if advice.now else 0.0
+    if advice.causes:
+        parts.append(section("What costs most, and no option of the search changes", Group(*(_told(one, step) for one in advice.causes))))
     parts += _better(launch, advice)
     return Group(*parts)
 

@@ -10,7 +10,10 @@ _FAMILIES: Final = (
     (re.compile(r"megatron[- ]?bridge|\bmbridge\b"), (("", "megatron-bridge"),)),
     (
         re.compile(r"megatron[- ]?(?:lm|core)?|\bm[- ]?core\b"),
-        (("0.1", "megatron-core-0.12"), ("0.15", "megatron-core-0.16"), ("1", "megatron-2021"), ("3", "megatron-2022")),
+        (
+            *((f"0.{n}", f"megatron-core-0.{n}") for n in range(5, 13)),
+            *(("0.15", "megatron-core-0.16"), ("1", "megatron-2021"), ("3", "megatron-2022")),
+        ),
     ),
     (
         re.compile(r"\bnemo\b"),
@@ -30,7 +33,7 @@ _FAMILIES: Final = (
 NeMo counted to 2 before it took the year and month of its container.
 """
 _USUAL: Final = {
-    "megatron-core-0.12": ("megatron-core-0.12", "megatron-core-0.16", "megatron-2021", "megatron-2022"),
+    "megatron-core-0.12": (*(f"megatron-core-0.{n}" for n in range(5, 13)), "megatron-core-0.16", "megatron-2021", "megatron-2022"),
     "nemo-24.11": ("nemo-24.07", "nemo-24.11", "nemo-25.04"),
     "deepspeed-0.16": ("deepspeed-2021", "deepspeed-0.16"),
     "torchtitan-0.2": ("torchtitan-0.1", "torchtitan-0.2"),

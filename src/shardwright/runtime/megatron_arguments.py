@@ -56,7 +56,7 @@ def layout_layers(text: str) -> tuple[int, ...]:
     Raises:
         RuntimeModelError: it has other letters, or is too long written out.
     """
-    full = text.replace(",", "").strip()
+    full = text.replace(",", "").replace("\\", "").strip()
     while (found := _REPEATED.search(full)) is not None:
         body, times = (found[1], int(found[2])) if found[2] else (found[3], int(found[4]))
         if len(full) + len(body) * times > MAX_LAYOUT:

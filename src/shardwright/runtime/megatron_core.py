@@ -258,7 +258,13 @@ V0_12: Final = runtime(
     stated(
         f"{_CORE}/pipeline_parallel/schedules.py",
         schedules=("1f1b", "interleaved-1f1b"),
+        off="fills_pipeline ties_experts",
         note="1F1B without and with interleaving; no GPipe",
+    ),
+    read(
+        "https://github.com/NVIDIA/Megatron-LM/blob/core_v0.13.0/megatron/training/arguments.py",
+        off="equal_stages equal_between",
+        note="--pipeline-model-parallel-layout, which exports write: from 0.13 on; before, the ends alone may differ (docs/decisions/0024)",
     ),
     stated(f"{_CORE}/model_parallel_config.py", on="sequence_parallel", tp_overlap=TpOverlap.FUSED, note="tp_comm_overlap is set"),
     read(OVERLAP, on="overlap_p2p plain_p2p_blocks", note=_P2P_NOTE),

@@ -20,6 +20,11 @@ NCCL: Final = stated(
     collective_library="nccl",
     note="torch.distributed's nccl backend",
 )
+FILLED: Final = read(
+    "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/schedules.py",
+    on="fills_pipeline",
+    note="Schedule1F1B raises a ValueError where n_microbatches < num_stages; ScheduleGPipe does not; an order by its table is not asked",
+)
 _MSCCL: Final = "https://github.com/Azure/msccl-executor-nccl/blob/215556d3cf0afeefe6f08fdeb3ec6af2d2f6c9a2/README.md"
 COLLECTIVES: Final = (
     offered("collectives", "library", "", stated(_MSCCL, collective_library="nccl", note="NCCL runs no schedules of others")),

@@ -22,6 +22,7 @@ _MODULES: Final = {
     "megatron-2021": "shardwright.runtime.megatron_lm:Y2021",
     "megatron-2022": "shardwright.runtime.megatron_lm:Y2022",
     "megatron-bridge": "shardwright.runtime.megatron_bridge:RUNTIME",
+    **{f"megatron-core-0.{n}": f"shardwright.runtime.megatron_core_older:V0_{n}" for n in range(5, 12)},
     "megatron-core-0.12": "shardwright.runtime.megatron_core:V0_12",
     "megatron-core-0.16": "shardwright.runtime.megatron_core:V0_16",
     "nanotron": "shardwright.runtime.nanotron:RUNTIME",

@@ -233,6 +233,9 @@ class Runtime:
             with its own part. parameters_on_host: ZeRO-3's shards of the working copy wait there, and are copied up for each gather.
         experts_split_as_layers: where nothing is said, experts are split over tp as dense layers are (etp = tp).
         router_kernels: kernels of a forward of the router and of what prepares the dispatch, where each copy is sent; 0 = not counted.
+        fills_pipeline: 1F1B by name is refused with fewer microbatches than stages, unless there is one.
+        ties_experts: experts are cut over tp as layers are (etp = tp). equal_stages: all stages have as many layers;
+            equal_between: all but the first and the last.
         fixed_capacity: experts take a fixed number of tokens, which the host need not read.
         facts: a link for every field. offers: options that the framework has. own: its value of each. options: those that are set
             otherwise. base: the name without options.
@@ -328,6 +331,10 @@ class Runtime:
     hybrid_dispatch: bool = False
     checkpoints_on_host: bool = False
     parameters_on_host: bool = False
+    fills_pipeline: bool = False
+    ties_experts: bool = False
+    equal_stages: bool = False
+    equal_between: bool = False
     facts: tuple[Fact, ...] = ()
     offers: tuple[Offer, ...] = ()
     own: Options = ()

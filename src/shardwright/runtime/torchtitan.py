@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime.facts import derive, named, read, runtime, stated
 from shardwright.runtime.options import offered
-from shardwright.runtime.pytorch import ALLOCATOR, COLLECTIVES, CUBLAS, NCCL
+from shardwright.runtime.pytorch import ALLOCATOR, COLLECTIVES, CUBLAS, FILLED, NCCL
 from shardwright.runtime.runtime import (
     AttentionKernel,
     ElementKernels,
@@ -147,6 +147,7 @@ V0_2: Final = runtime(
         off="p2p_scatter_gather",
     ),
     _COMPILED_SCHEDULES,
+    FILLED,
     stated(f"{_TREE}/distributed/context_parallel.py", on="context_ring context_gather", off="context_ulysses", note="rotate method"),
     stated(
         f"{_TREE}/config/job_config.py", off="optimizer_offload", default_recompute="selective", note="activation_checkpoint.mode selective"
@@ -176,6 +177,7 @@ V0_2: Final = runtime(
         "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts "
         "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors "
         "kept_outputs host_outputs activation_offload logits_parts experts_split_as_layers plain_p2p_blocks "
+        "ties_experts equal_stages equal_between "
         "checkpoints_on_host parameters_on_host hybrid_dispatch launches_block",
         note="no captured graphs; splits of the all-to-all are read on the host; grouped_mm over all local experts",
     ),

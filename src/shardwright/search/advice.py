@@ -35,6 +35,7 @@ class Advice:
         broken: rules that the strategy breaks. now: it, simulated; None where it breaks a rule.
         changes: of one decision each, those that gain most, the most first. considered: changes of one decision that were simulated.
         best: the best strategy of the space, certified; None where nothing fits. everything: it as a change of the launch.
+        causes: what of the launch's job costs most and no option of the search changes, such as a number format of 32 bits.
     """
 
     broken: tuple[Violation, ...]
@@ -43,3 +44,4 @@ class Advice:
     considered: int
     best: Answer | None
     everything: Change | None
+    causes: tuple[Change, ...] = ()

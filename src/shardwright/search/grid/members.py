@@ -22,7 +22,7 @@ from shardwright.search.grid.meshes import MESH, Meshes, full_meshes
 from shardwright.search.grid.space import Space, require_searchable
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expert_mesh import fold
-from shardwright.strategy.grid.rules import GridFacts, keeps, largest_chunk
+from shardwright.strategy.grid.rules import GridFacts, keeps, largest_chunk, unlike_stages
 
 SCHEDULES = {"gpipe": SCHEDULE_GPIPE, "1f1b": SCHEDULE_1F1B, "interleaved-1f1b": SCHEDULE_INTERLEAVED}
 
@@ -156,21 +156,28 @@ def _largest(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
     return largest_chunk(Grid(pp=pp, vpp=vpp, first=first, last=last), layers=layers)
 
 
+@lru_cache(maxsize=2**12)
+def _unlike(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
+    return unlike_stages(Grid(pp=pp, vpp=vpp, first=first, last=last), layers=layers)
+
+
 def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
     """Cross with the legal (vpp, schedule) of each pp."""
     lines = extended({"pp": np.unique(columns["pp"])}, "vpp", space.of("vpp"), facts)
-    cuts = zip(lines["pp"].tolist(), lines["vpp"].tolist(), strict=True)
+    cuts = list(zip(lines["pp"].tolist(), lines["vpp"].tolist(), strict=True))
     lines["largest"] = np.array([_largest(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts], dtype=np.int64)
+    lines["unlike"] = np.array([_unlike(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts], dtype=np.int64)
     lines = extended(lines, "schedule", (SCHEDULES[str(name)] for name in space.of("schedule")), facts)
     # All members have whole sequences, and every schedule of a space is one that is searched.
     alike: dict[str, Any] = {"slices": 1, "searched": True}
-    lines = select(lines, keeps(lines | {"interleaved": lines["schedule"] == SCHEDULE_INTERLEAVED} | alike, facts))
+    lines = select(lines, keeps(lines | _of_schedule(lines["schedule"]) | alike, facts))
+    del lines["unlike"]
     start = np.searchsorted(lines["pp"], columns["pp"])
     count = np.searchsorted(lines["pp"], columns["pp"], side="right") - start
     repeat = np.repeat(np.arange(len(count)), count)
     chosen = np.arange(len(repeat)) + np.repeat(start - np.cumsum(count) + count, count)
     crossed = {name: columns[name][repeat] for name in ("pp", "dp", "microbatch")}
-    kept = keeps(crossed | {"interleaved": lines["schedule"][chosen] == SCHEDULE_INTERLEAVED}, facts, judged=columns)
+    kept = keeps(crossed | _of_schedule(lines["schedule"][chosen]), facts, judged=columns)
     repeat, chosen = repeat[kept], chosen[kept]
     outer = {name: column[repeat] for name, column in columns.items()} | {name: column[chosen] for name, column in lines.items()}
     outer["mbs"] = outer.pop("microbatch")
@@ -180,6 +187,11 @@ def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
         outer["copies"] = outer["copies"] * np.where((outer["schedule"] == SCHEDULE_1F1B) & (outer["microbatches"] == 1), 2, 1)
         outer = select(outer, (outer["schedule"] != SCHEDULE_GPIPE) | (outer["microbatches"] > 1))
     return Options(columns={name: column for name, column in outer.items() if name not in MESH})
+
+
+def _of_schedule(numbers: IntArray) -> dict[str, BoolArray]:
+    """What rules read of schedules."""
+    return {"interleaved": numbers == SCHEDULE_INTERLEAVED, "is_1f1b": numbers == SCHEDULE_1F1B}
 
 
 def member_grid(members: Members, place: int) -> Grid:

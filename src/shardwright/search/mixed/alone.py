@@ -9,6 +9,7 @@ from math import inf, isfinite
 from shardwright.errors import InfeasibleError, OutOfTimeError
 from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.hardware.overrides import limit_devices
+from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.engine.protocol import Engine
@@ -24,7 +25,6 @@ from shardwright.search.mixed.place import moved
 from shardwright.search.mixed.pools import Pool, alone
 from shardwright.search.universal import universal_seconds
 from shardwright.strategy.grid.expand import plan_of
-from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 
@@ -123,7 +123,7 @@ def space_alone(problem: Problem, task: AloneSearch) -> tuple[Problem, Space, Gr
     """The problem of one pool's devices alone, the grids of it that belong to a mixed space, and what their rules need to know."""
     cluster, devices = alone(problem.cluster, task.pool), task.devices or task.pool.devices
     own = replace(problem, cluster=limit_devices(cluster, num_devices=devices) if task.devices else cluster)
-    facts = grid_facts(problem.model, devices=devices, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+    facts = replace(facts_of(problem), devices=devices)
     # From one device on unless said, so that the grids of fewer nodes are among those of more.
     nested = replace(standard_space(own, facts), fewest=1 if task.fewest is None else task.fewest)
     given = restricted(nested, pins=dict(task.choices.pins), excludes=dict(task.choices.excludes))

@@ -8,8 +8,10 @@ from math import gcd
 from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim
+from shardwright.runtime.runtime import Runtime
 from shardwright.strategy.grid.rules import GridFacts
 
+_OF_RUNTIME = ("fills_pipeline", "ties_experts", "equal_stages", "equal_between")
 _DENSE = (OperatorClass.MLP, OperatorClass.SHARED)
 
 
@@ -43,8 +45,12 @@ def has_experts(model: Model) -> bool:
     return any(o.experts is not None for block in model.blocks for o in block.operators)
 
 
-def grid_facts(model: Model, *, devices: int, global_batch: int, seq_len: int) -> GridFacts:
-    """What a grid for `model` is checked against; devices and samples are counts, `seq_len` tokens a sample."""
+def grid_facts(model: Model, *, devices: int, global_batch: int, seq_len: int, runtime: Runtime | None = None) -> GridFacts:
+    """What a grid for `model` is checked against; devices and samples are counts, `seq_len` tokens a sample.
+
+    Args:
+        runtime: that runs it; None = no rule of a runtime.
+    """
     operators = [operator for run in model.runs for operator in model.blocks[run.block].operators]
     attention = [o.attention for o in operators if o.attention is not None]
     experts = [o.experts.experts for o in operators if o.experts is not None]
@@ -61,5 +67,6 @@ def grid_facts(model: Model, *, devices: int, global_batch: int, seq_len: int) -
         expert_ffn=_common(_sizes([o for o in operators if o.klass is OperatorClass.EXPERTS], Dim.FFN)),
         scan_heads=_common([o.scan.heads for o in operators if o.scan is not None]),
         teacher=model.teacher_layers,
+        **{} if runtime is None else {name: getattr(runtime, name) for name in _OF_RUNTIME},
         causal=all(model.blocks[run.block].is_causal for run in model.runs),
     )

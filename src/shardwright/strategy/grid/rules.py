@@ -36,6 +36,7 @@ class GridFacts:
         experts: of a layer (greatest common divisor; 0 = dense model). expert_ffn: width of one.
         scan_heads: heads of linear recurrences (greatest common divisor; 0 = none).
         causal: no position reads a later one or another sequence. teacher: layers of a teacher beside the model (0 = none).
+        fills_pipeline, ties_experts, equal_stages, equal_between: as the runtime has them (`Runtime`).
     """
 
     devices: int
@@ -51,6 +52,10 @@ class GridFacts:
     scan_heads: int = 0
     causal: bool = True
     teacher: int = 0
+    fills_pipeline: bool = False
+    ties_experts: bool = False
+    equal_stages: bool = False
+    equal_between: bool = False
 
 
 _COMMON: Final = (
@@ -144,6 +149,20 @@ _COMMON: Final = (
         hint=lambda g: g.chunks.hint,
     ),
     Rule(
+        rule="runtime.layers",
+        holds=lambda g, f: (g.unlike <= 1 - f.equal_stages) | (not (f.equal_stages | f.equal_between)),
+        message=lambda g, f: f"chunks of {', '.join(map(str, g.chunks))[:60]} layers, which the runtime has no argument for",
+        hint=lambda g: "layers that divide by pp x vpp, first= and last=, or a runtime with a layout: megatron-core-0.12",
+        after="grid.layers",
+    ),
+    Rule(
+        rule="runtime.experts",
+        holds=lambda g, f: (not f.ties_experts) | (f.experts == 0) | (g.etp == g.tp),
+        message=lambda g, f: f"etp {g.etp} with tp {g.tp}: the runtime cuts experts as it cuts layers",
+        hint="etp as tp",
+        after="grid.experts",
+    ),
+    Rule(
         rule="grid.teacher",
         holds=lambda g, f: (f.teacher == 0) | ((g.vpp == 1) & (g.pp <= f.teacher + 2)),
         message=lambda g, f: f"pp {g.pp} vpp {g.vpp} with a teacher of {f.teacher} layers",
@@ -204,6 +223,20 @@ _SEARCHED: Final = (
         hint="the interleaved schedule runs microbatches in rounds of pp",
         after="grid.batch",
     ),
+    Rule(
+        rule="runtime.microbatches",
+        holds=lambda g, f: (
+            (not f.fills_pipeline)
+            | (g.is_1f1b == 0)
+            | (f.global_batch // (g.dp * g.microbatch) >= g.pp)
+            | (f.global_batch // (g.dp * g.microbatch) == 1)
+        ),
+        message=lambda g, f: (
+            f"{f.global_batch // (g.dp * g.microbatch)} microbatches a replica are fewer than pp {g.pp}, which the runtime's 1F1B refuses"
+        ),
+        hint="a smaller mbs, a lower pp, or schedule=gpipe",
+        after="grid.batch",
+    ),
 )
 _GENERAL: Final = (
     Rule(
@@ -255,16 +288,31 @@ def largest_chunk(grid: Grid, *, layers: int) -> int:
     return -1 if isinstance(chunks, StrategyError) else max(chunks)
 
 
+def unlike_stages(grid: Grid, *, layers: int) -> int:
+    """How stages differ in layers: 0 = not at all, or they make no chunks; 1 = the first or the last one differs from all between, or they
+    are as if embedding and head were a layer each; 2 = otherwise.
+    """
+    chunks = chunks_of(grid, layers=layers)
+    if isinstance(chunks, StrategyError) or len(set(chunks)) <= 1:
+        return 0
+    stages = [set(chunks[rank :: grid.pp]) for rank in range(grid.pp)]
+    even = all(len(stage) == 1 for stage in stages) and len(set.union(*stages[1:-1], set())) <= 1
+    counted = (chunks[0] + 1, *chunks[1:-1], chunks[-1] + 1)
+    return 1 if even or len(set(counted)) == 1 else 2
+
+
 def _row(grid: Grid, facts: GridFacts) -> SimpleNamespace:
     """What rules read of one grid: its fields, and what no arithmetic on columns says of its layers, experts and schedule."""
     laid = grid_schedule(grid.schedule)
     return SimpleNamespace(
         **{name: getattr(grid, name) for name in (*Grid.__slots__, "devices", "ring", "edp")},
         largest=largest_chunk(grid, layers=facts.layers),
+        unlike=unlike_stages(grid, layers=facts.layers),
         chunks=chunks_of(grid, layers=facts.layers),
         folds=grid.ep == grid.etp == 1 or fold(grid) is not None,
         searched=grid.schedule in SCHEDULES,
         interleaved=SCHEDULES.get(grid.schedule, False),
+        is_1f1b=grid.schedule == "1f1b",
         known=grid.schedule in GRID_SCHEDULES,
         wave=laid.placement == WAVE,
         lanes=laid.lanes,

@@ -1,0 +1,63 @@
+"""What of a launch's job costs most of its step, where no option of a search changes it: its number format, and dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from shardwright.api.problems import problem_of
+from shardwright.api.simulated import simulated
+from shardwright.dtype import Dtype
+from shardwright.errors import ShardwrightError
+from shardwright.launch_files.launch import Launch
+from shardwright.launch_files.number_formats import half_settings
+from shardwright.program.legal import grid_violations
+from shardwright.search.advice import Change
+from shardwright.search.request import Request
+from shardwright.search.simulation import Simulation
+
+LEAST_GAIN: Final = 0.01
+"""Least share of a step that a cause is told for."""
+
+
+def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tuple[Change, ...]:
+    """The launch's own strategy under another job, each predicted anew, those that gain most first.
+
+    Args:
+        now: the launch as it is; None = it cannot run, and nothing is compared.
+    """
+    if now is None:
+        return ()
+    found = [change for one in _jobs(launch, request) if (change := _changed(launch, now, *one)) is not None]
+    return tuple(sorted((change for change in found if change.gain > LEAST_GAIN), key=lambda change: -change.gain))
+
+
+def _jobs(launch: Launch, request: Request) -> Iterator[tuple[str, Request, tuple[tuple[str, str], ...]]]:
+    """What is changed, the request with it, and the settings that say so."""
+    if request.precision == Dtype.FP32.value:
+        for half in (Dtype.BF16.value, Dtype.FP16.value):
+            try:
+                problem_of(replace(request, precision=half))
+            except ShardwrightError:
+                continue
+            yield f"precision {half} instead of fp32", replace(request, precision=half), half_settings(launch.framework, half)
+            break
+    if request.dropout and launch.dropout:
+        settings = tuple((f"{where}-dropout", "0") for where in ("attention", "hidden"))
+        yield "no dropout", replace(request, dropout=False), settings
+
+
+def _changed(launch: Launch, now: Simulation, text: str, request: Request, settings: tuple[tuple[str, str], ...]) -> Change | None:
+    try:
+        problem = problem_of(request)
+        if next(iter(grid_violations(problem, launch.grid)), None) is not None:
+            return None
+        after = simulated(request, problem, name=text, grid=launch.grid).prediction
+    except ShardwrightError:
+        return None
+    said = {one.name: one.value for one in launch.settings}
+    added = tuple((name, value) for name, value in settings if said.get(name) != value)
+    removed = tuple((name, said[name]) for name, _ in added if name in said and said[name] != "not said")
+    gain = 1 - after.step_time_s / now.prediction.step_time_s
+    return Change(text=text, grid=launch.grid, step_time_s=after.step_time_s, gain=gain, added=added, removed=removed)

@@ -1,0 +1,213 @@
+"""Which framework a file of a launch is of: what only that framework's files have, and the single best claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Protocol
+
+from shardwright.errors import DataError
+from shardwright.runtime.arguments import Arguments
+
+
+class FileKind(StrEnum):
+    """The form of a file. A command is one of a script, or arguments that are given as text."""
+
+    COMMAND = "command"
+    JSON = "JSON"
+    YAML = "YAML"
+    TOML = "TOML"
+    PYTHON = "Python"
+    CSV = "CSV"
+
+
+CONFIGURATIONS: Final = frozenset({FileKind.JSON, FileKind.YAML, FileKind.TOML})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedFile:
+    """A setting that names a file with further settings of the launch.
+
+    Args:
+        setting: its name; empty = the first word that a program is called with, such as ``configs/llama.yml``.
+        holds: what is not known without the file, for messages. instead: settings any of which says that where the file is not there.
+        own: names of files that the framework itself has, whose values are its defaults. ending: of the file's name, behind the value.
+    """
+
+    setting: str
+    holds: str
+    instead: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
+    ending: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One file of a launch, or one command of a script, before a reader is chosen.
+
+    Args:
+        name: of the file, for messages. settings: name, in lower case with dashes -> value.
+        program: what a command starts: a path, a module, or the first two words of a console command, such as ``tune run``.
+        launchers: commands that start the program, by their names: ``accelerate``, ``deepspeed``.
+        launched: settings of the launchers, with the launcher's name before each: ``accelerate.config-file``.
+        positional: words before the first setting of a command.
+        named: the user gave the file; a script that writes a file does not name it so.
+        is_script: it is a command of a script. environment: variables of the script. notes: what was not followed.
+        written: files that the script has a command write that is not followed, name -> the command. missing: scripts that the script reads
+            or starts and that are not there, name -> line.
+    """
+
+    name: str
+    kind: FileKind
+    settings: Arguments
+    program: str = ""
+    launchers: frozenset[str] = frozenset()
+    launched: Arguments = field(default_factory=dict)
+    positional: tuple[str, ...] = ()
+    named: bool = True
+    is_script: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    written: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """What a framework's files have.
+
+    Args:
+        kinds: forms of its files. programs: programs of its own, as paths, modules or words of a console command, in lower case.
+        launchers: commands of its own that start the user's programs. own: settings that no other framework has; one that ends in ``*`` is
+            the beginning of names. shared: settings that it has with others, which decide only between two claims that are equal otherwise.
+        files: settings that name further files of a launch. runtime_of: the runtime of the release that has all settings of a launch, and
+            why it is not the usual one; None = its launches are of one runtime.
+    """
+
+    kinds: frozenset[FileKind]
+    programs: frozenset[str] = frozenset()
+    launchers: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
+    files: tuple[NamedFile, ...] = ()
+    runtime_of: Callable[[Arguments], tuple[str, str]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The evidence that files are of a framework; empty = none.
+
+    Args:
+        programs: its programs that a command starts. launchers: its launchers. own, shared: names of settings, as in `Signature`.
+    """
+
+    programs: tuple[str, ...] = ()
+    launchers: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+
+    @property
+    def strength(self) -> tuple[int, int, int]:
+        """What claims are compared by: a program before settings, settings of its own before shared ones."""
+        return (len(self.programs), len(self.own) + len(self.launchers), len(self.shared))
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """All of it, the strongest first."""
+        return (*self.programs, *self.launchers, *self.own, *self.shared)
+
+
+NO_CLAIM: Final = Claim()
+
+
+class Claimant(Protocol):
+    """A framework that claims files."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def signature(self) -> Signature:
+        """What its files have."""
+
+    @property
+    def includes(self) -> frozenset[str]:
+        """Frameworks whose files are part of its launches: of Accelerate's that is DeepSpeed."""
+
+    def claims(self, document: Document) -> Claim:
+        """The evidence that a file is of this framework."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotRead:
+    """A framework whose files are known and not read: they are refused by its name."""
+
+    name: str
+    signature: Signature
+    includes: frozenset[str] = frozenset()
+
+    def claims(self, document: Document) -> Claim:
+        """See `Claimant`."""
+        return claim_of(self.signature, document)
+
+
+def claim_of(signature: Signature, document: Document) -> Claim:
+    """The evidence for a signature in a file."""
+    if document.kind not in signature.kinds:
+        return NO_CLAIM
+    starts = tuple(name[:-1] for name in signature.own if name.endswith("*"))
+    own = [name for name in document.settings if name in signature.own or (starts and name.startswith(starts))]
+    program = document.program.lower()
+    return Claim(
+        programs=tuple(one for one in sorted(signature.programs) if program == one or program.endswith(f"/{one}"))[:1],
+        launchers=tuple(sorted(signature.launchers & document.launchers)),
+        own=tuple(own),
+        shared=tuple(sorted(signature.shared & document.settings.keys())),
+    )
+
+
+def joined(claims: Iterable[Claim]) -> Claim:
+    """The evidence of several files together."""
+    found = tuple(claims)
+    return Claim(
+        programs=tuple(dict.fromkeys(one for claim in found for one in claim.programs)),
+        launchers=tuple(dict.fromkeys(one for claim in found for one in claim.launchers)),
+        own=tuple(dict.fromkeys(one for claim in found for one in claim.own)),
+        shared=tuple(dict.fromkeys(one for claim in found for one in claim.shared)),
+    )
+
+
+def parts_of(name: str, claimants: Mapping[str, Claimant]) -> frozenset[str]:
+    """A framework and all whose files are part of its launches."""
+    found, new = {name}, {name}
+    while new:
+        new = {one for part in new if part in claimants for one in claimants[part].includes} - found
+        found |= new
+    return frozenset(found)
+
+
+def best_claimant(documents: Sequence[Document], claimants: Mapping[str, Claimant]) -> str:
+    """The one framework that files are of: that with the best claim, of those whose files are no part of another claimant's launches.
+
+    Raises:
+        DataError: none claims them, or two claim them equally; both by name.
+    """
+    names = ", ".join(dict.fromkeys(one.name for one in documents))[:80]
+    claims = {name: joined(one.claims(document) for document in documents) for name, one in claimants.items()}
+    claims = {name: claim for name, claim in claims.items() if claim.evidence}
+    if not claims:
+        raise DataError(f"{names}: no setting that only one framework has", hint="--from NAME, where the framework of the files is read")
+    parts = {part for name in claims for part in parts_of(name, claimants) - {name}}
+    # Two that include each other are compared as if neither did.
+    heads = [name for name in claims if name not in parts] or list(claims)
+    ranked = sorted(heads, key=lambda name: claims[name].strength, reverse=True)
+    best = claims[ranked[0]].strength
+    equal = [name for name in ranked if claims[name].strength == best]
+    if len(equal) > 1:
+        raise DataError(
+            f"{names}: files of {' or '.join(equal)}; all of them have {', '.join(claims[equal[0]].evidence[:3])[:80]}",
+            hint=f"--from {equal[0]} or another of these",
+        )
+    return equal[0]

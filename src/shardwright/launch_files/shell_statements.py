@@ -1,0 +1,125 @@
+"""The statements of a shell script: its lines taken apart at the marks that end a command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.errors import DataError
+
+_HERE: Final = re.compile(r"(?<!<)<<(-?)\s*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\2")
+_CONDITIONS: Final = ("if", "elif", "while", "until")
+_WITH_CONDITIONS: Final = re.compile(r"(?:(?:then|do|else|\{)\s+)*(?:if|elif|while|until)\s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A command of a script, or a part of a compound one.
+
+    Args:
+        text: without comments, lines that go on joined. line: where it begins. joint: the mark before it: ``&&``, ``||``, ``|``, ``;;``
+            or nothing. here: its here-document; None = it has none. here_is_text: nothing is put in place of variables there.
+    """
+
+    text: str
+    line: int
+    joint: str = ""
+    here: str | None = None
+    here_is_text: bool = False
+
+
+def statements_of(text: str) -> Iterator[Statement]:
+    """The statements in order.
+
+    Raises:
+        DataError: a quotation, a bracket or a here-document does not end.
+    """
+    lines = text.replace("\r\n", "\n").split("\n")
+    at = 0
+    while at < len(lines):
+        begun = at + 1
+        pieces, at = _logical(lines, at)
+        for piece, joint in pieces:
+            here = _HERE.search(piece)
+            body = None
+            if here is not None:
+                end = next((n for n in range(at, len(lines)) if lines[n].strip() == here[3]), None)
+                if end is None:
+                    raise DataError(f"the here-document {here[3][:40]} of the script does not end", hint=f"a line {here[3][:40]}")
+                kept = [line.lstrip("\t") for line in lines[at:end]] if here[1] else lines[at:end]
+                body, at = "\n".join(kept) + "\n", end + 1
+            # A space that is escaped is no end of a line.
+            found = re.sub(r"(?<!\\)\s+$", "", piece.lstrip())
+            if found or joint == ";;":
+                is_text = here is not None and bool(here[2])
+                yield Statement(text=found, line=begun, joint=joint, here=body, here_is_text=is_text)
+
+
+def without_here(text: str) -> str:
+    """A statement without the mark of its here-document."""
+    return _HERE.sub("", text)
+
+
+def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
+    """The statements of the lines from `at` on until none is open any more, each with what joins it; and the line behind them."""
+    pieces: list[tuple[str, str]] = []
+    joint = ""
+    now: list[str] = []
+    quote, depth, begun = "", 0, at
+    while at < len(lines):
+        line, at = lines[at], at + 1
+        n, goes_on = 0, False
+        while n < len(line):
+            letter = line[n]
+            if letter == "\\" and quote != "'":
+                if n + 1 == len(line):
+                    goes_on = True
+                    break
+                now.append(line[n : n + 2])
+                n += 2
+                continue
+            if quote:
+                quote = "" if letter == quote else quote
+            elif letter in "'\"`":
+                quote = letter
+            elif letter == "#" and (n == 0 or line[n - 1] in " \t;"):
+                break
+            elif letter in "({":
+                depth += letter == "(" or line[n - 1 : n] == "$"
+            elif letter in ")}":
+                depth -= depth > 0 and (letter == ")" or "${" in "".join(now[-200:]))
+            elif not depth and letter in ";|&" and not _is_within(now, line, n):
+                mark = line[n : n + 2] if line[n : n + 2] in (";;", "&&", "||") else letter
+                pieces.append(("".join(now), joint))
+                now, joint = [], mark if mark in (";;", "&&", "||", "|") else ""
+                n += len(mark)
+                continue
+            now.append(letter)
+            n += 1
+        if goes_on:
+            now.append(" ")
+        elif quote or depth:
+            # What brackets hold together, as a list or a subshell, keeps its lines.
+            now.append("\n")
+        elif joint in ("&&", "||", "|") and not "".join(now).strip() and at < len(lines):
+            # A list goes on behind its mark.
+            continue
+        else:
+            break
+    if quote or depth:
+        raise DataError(f"line {begun + 1} of the script: {'a quotation' if quote else 'a bracket'} does not end", hint="the whole script")
+    return [*pieces, ("".join(now), joint)], at
+
+
+def _is_within(now: list[str], line: str, n: int) -> bool:
+    """Whether a mark ends no statement: `2>&1` and `&>` send output somewhere, and those of a condition belong to it."""
+    letter = line[n]
+    if letter == "&" and (line[n - 1 : n] == ">" or line[n + 1 : n + 2] == ">"):
+        return True
+    if letter == ";":
+        return False
+    before = "".join(now)
+    opened = before.count("[[ ") - before.count(" ]]")
+    return opened > 0 or bool(_WITH_CONDITIONS.match(before.lstrip()))

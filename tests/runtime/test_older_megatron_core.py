@@ -1,0 +1,94 @@
+"""Releases of Megatron-Core from 0.5 to 0.11: what each brought is in no release before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from shardwright.api.problems import facts_of, problem_of
+from shardwright.program.legal import grid_violations
+from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime import ExpertDispatch
+from shardwright.search.grid.members import enumerate_members, member_grid
+from shardwright.search.grid.space import restricted, standard_space
+from shardwright.search.request import Request
+from shardwright.simulator.simulate import simulate_grid
+from shardwright.strategy.text.grid_notation import parse_grid
+
+RELEASES = tuple(f"megatron-core-0.{n}" for n in range(5, 13))
+
+
+def test_a_release_offers_what_the_next_one_does_and_no_more() -> None:
+    for older, newer in pairwise(RELEASES):
+        offers = [{(one.option, one.value) for one in load_runtime(name).offers} for name in (older, newer)]
+        assert offers[0] <= offers[1], (older, newer)
+        assert set(load_runtime(older).zero_stages) <= set(load_runtime(newer).zero_stages)
+
+
+@pytest.mark.parametrize(
+    ("release", "option", "value"),
+    [
+        ("megatron-core-0.6", "dispatcher", "alltoall"),
+        ("megatron-core-0.7", "capacity", "fixed"),
+        ("megatron-core-0.8", "loss", "native"),
+        ("megatron-core-0.8", "grad_average", "collective"),
+        ("megatron-core-0.9", "fp8_gather", "on"),
+        ("megatron-core-0.11", "permute_fusion", "on"),
+        ("megatron-core-0.11", "moments", "bf16"),
+        ("megatron-core-0.12", "dispatcher", "flex"),
+        ("megatron-core-0.12", "loss", "te"),
+        ("megatron-core-0.12", "recompute_norms", "on"),
+    ],
+)
+def test_the_release_that_brought_an_option(release: str, option: str, value: str) -> None:
+    """As the command lines of the tags have them."""
+    before = RELEASES[RELEASES.index(release) - 1]
+    assert (option, value) in {(one.option, one.value) for one in load_runtime(release).offers}
+    assert (option, value) not in {(one.option, one.value) for one in load_runtime(before).offers}
+
+
+def test_mixtures_are_slower_where_tokens_are_gathered() -> None:
+    """0.5 has no all-to-all; the same strategy under 0.6 has."""
+    assert load_runtime("megatron-core-0.5").expert_dispatch is ExpertDispatch.GATHERED
+    grid, seconds = parse_grid("ep8 dp32 mbs1 zero1"), {}
+    for release in ("megatron-core-0.5", "megatron-core-0.6"):
+        request = Request(model="mixtral-8x7b", cluster="h100-sxm:32", seq_len=4096, global_batch=64, runtime=release)
+        seconds[release] = simulate_grid(problem_of(request), grid).step_time_s
+    assert seconds["megatron-core-0.5"] > seconds["megatron-core-0.6"]
+
+
+@pytest.mark.parametrize(
+    ("release", "strategy", "rule"),
+    [
+        ("megatron-core-0.8", "pp4 dp2 mbs1 first=6 last=8", "runtime.layers"),
+        ("megatron-core-0.9", "pp4 dp2 mbs1 first=6 last=8", None),
+        ("megatron-core-0.11", "pp4 dp2 mbs1 layers=9,7,9,7", "runtime.layers"),
+        ("megatron-core-0.12", "pp4 dp2 mbs1 layers=9,7,9,7", None),
+        ("megatron-core-0.8", "pp4 dp2 mbs1", None),
+        ("megatron-core-0.8", "cp2 cp-gather dp4 mbs1", "runtime.cp"),
+        ("megatron-core-0.10", "cp2 cp-gather dp4 mbs1", None),
+    ],
+)
+def test_what_older_releases_cannot_run(release: str, strategy: str, rule: str | None) -> None:
+    request = Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=4096, global_batch=32, runtime=release)
+    broken = {one.rule for one in grid_violations(problem_of(request), parse_grid(strategy))}
+    assert broken == ({rule} if rule else set())
+
+
+@pytest.mark.parametrize("release", ["megatron-core-0.8", "megatron-core-0.11"])
+def test_members_of_a_space_are_those_that_the_release_runs(release: str) -> None:
+    """Of a mixture whose layers divide by few numbers of stages: exactly those that break its rules are missing."""
+    problem = problem_of(Request(model="deepseek-v2-lite", cluster="h100-sxm:8", seq_len=1024, global_batch=16, runtime=release))
+    facts = facts_of(problem)
+    pins = {"recompute": ("full",), "order": ("tp-cp-ep-dp-pp",), "cp": ("1",), "zero": ("1",), "mbs": ("1",), "etp": ("1", "2", "4")}
+    space = restricted(standard_space(problem, facts), pins=pins, excludes={})
+    free = replace(facts, ties_experts=False, equal_stages=False, equal_between=False)
+    kept, every = (
+        {member_grid(m, p) for p in range(m.num_members)} for m in (enumerate_members(problem, space, one) for one in (facts, free))
+    )
+    rules = {"runtime.layers", "runtime.experts"}
+    broken = {grid for grid in every if rules & {one.rule for one in grid_violations(problem, grid)}}
+    assert kept == every - broken
+    assert broken
