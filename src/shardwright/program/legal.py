@@ -23,6 +23,7 @@ def facts_of(problem: Problem) -> GridFacts:
         devices=problem.cluster.num_devices,
         global_batch=problem.job.global_batch,
         seq_len=problem.job.sequence_length,
+        host_shards=problem.runtime.parameters_on_host,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -98,6 +99,8 @@ def _side_by_side(found: list[_ClassBytes]) -> StepBytes:
         blocks_bytes=np.array([one.blocks for one in found], dtype=np.int64),
         again_bytes=nothing,
         outside_bytes=(("outside", np.array([sum(one.outside.values()) for one in found], dtype=np.int64)),),
+        host_bytes=(),
+        host_saved_bytes=nothing,
     )
 
 
@@ -110,8 +113,19 @@ def _outside(steps: list[StepCosts]) -> dict[str, int]:
     return result
 
 
-def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass) -> IntArray:
-    """(actions of its row,) bytes of activations that each action keeps from its start on, or gives back at its end (negative)."""
+def on_device(step: StepCosts) -> tuple[int, int]:
+    """Bytes that a microbatch keeps on the device from its forward to its gradients, and those that an early recompute makes again."""
+    return int(step.saved_bytes[0]), int(step.restored_bytes[0])
+
+
+def kept_changes(
+    program: Program, costs: StageCosts, device_class: DeviceClass, kept_of: Callable[[StepCosts], tuple[int, int]] = on_device
+) -> IntArray:
+    """(actions of its row,) bytes of activations that each action keeps from its start on, or gives back at its end (negative).
+
+    Args:
+        kept_of: bytes that a microbatch of a chunk keeps, and of them those that an early recompute makes again.
+    """
     rows = program.rows
     span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
     kinds = rows.kind[span]
@@ -122,7 +136,7 @@ def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass)
     kept = np.zeros((2, lanes + 1, chunks + 1, slices), dtype=np.int64)
     for number, stage, family in device_class.families:
         for cut, step in enumerate(costs.families[number, stage, family].slices):
-            kept[:, number, stage, cut] = int(step.saved_bytes[0]), int(step.restored_bytes[0])
+            kept[:, number, stage, cut] = kept_of(step)
     saved, restored = kept[:, lane, chunk, part]
     changes: IntArray = sign * saved
     if (kinds == R).any():

@@ -12,6 +12,7 @@ from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import step_costs
 from shardwright.program.problem import Problem, under
+from shardwright.search.grid.host_bounds import drop_over_hosts
 from shardwright.search.grid.line_bounds import raise_by_lines
 from shardwright.search.grid.members import Members, enumerate_members, member_grid
 from shardwright.search.grid.meshes import Meshes
@@ -95,6 +96,7 @@ def bound_space(
     members = enumerate_members(problem, space, facts, meshes=meshes)
     prepared = prepare(problem, members)
     seconds, memory = bound_all(problem, prepared, capacity=capacity)
+    drop_over_hosts(problem, prepared, seconds)
     prepared = with_lines(problem, prepared, members.least_of(seconds) < until)
     if prepared.lines is not None:
         raise_by_lines(problem, prepared, facts_of(problem, devices=space.devices, capacity=capacity), seconds)

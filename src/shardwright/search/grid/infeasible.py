@@ -9,12 +9,12 @@ from typing import Any
 
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.overrides import effective_memory, limit_devices
+from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem, under
 from shardwright.search.grid.bounded import Crossed, bound_space, smallest
 from shardwright.search.grid.members import enumerate_members
 from shardwright.search.grid.space import AXES, Space, exhaustive_space, standard_space
 from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import GridFacts, violations
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes
@@ -65,13 +65,13 @@ def nothing_fits(problem: Problem, space: Space, facts: GridFacts, crossed: tupl
 
 def _fits(change: _Change, capacity: int) -> bool:
     """Some member of least memory fits."""
-    facts = _facts(change.problem)
+    facts = facts_of(change.problem)
     bounded = bound_space(change.problem, lean(change.space), facts, capacity=capacity)
     return smallest(change.problem, bounded, enough=capacity, most=capacity) is not None
 
 
 def _is_legal(change: _Change) -> bool:
-    return enumerate_members(change.problem, lean(change.space), _facts(change.problem)).num_members > 0
+    return enumerate_members(change.problem, lean(change.space), facts_of(change.problem)).num_members > 0
 
 
 def lean(space: Space) -> Space:
@@ -85,15 +85,10 @@ def lean(space: Space) -> Space:
     return replace(space.rows()[0], values=tuple((axis, kept[axis]) for axis in AXES))
 
 
-def _facts(problem: Problem) -> GridFacts:
-    job = problem.job
-    return grid_facts(problem.model, devices=problem.cluster.num_devices, global_batch=job.global_batch, seq_len=job.sequence_length)
-
-
 def _same_choices(space: Space, facts: GridFacts, problem: Problem, changed: Problem) -> Space:
     """The space of the same name for another problem, with what was pinned or excluded here."""
     build = _BUILDERS[space.name]
-    plain, there = build(problem, facts), build(changed, _facts(changed))
+    plain, there = build(problem, facts), build(changed, facts_of(changed))
     values = tuple((axis, there.of(axis) if space.of(axis) == plain.of(axis) else space.of(axis)) for axis in AXES)
     return replace(there, values=values, dp=space.dp, first=space.first, last=space.last)
 

@@ -43,8 +43,8 @@ def has_experts(model: Model) -> bool:
     return any(o.experts is not None for block in model.blocks for o in block.operators)
 
 
-def grid_facts(model: Model, *, devices: int, global_batch: int, seq_len: int) -> GridFacts:
-    """What a grid for `model` is checked against; devices and samples are counts, `seq_len` tokens a sample."""
+def grid_facts(model: Model, *, devices: int, global_batch: int, seq_len: int, host_shards: bool = False) -> GridFacts:
+    """What a grid for `model` is checked against; devices and samples are counts, `seq_len` tokens a sample; host_shards: `GridFacts`."""
     operators = [operator for run in model.runs for operator in model.blocks[run.block].operators]
     attention = [o.attention for o in operators if o.attention is not None]
     experts = [o.experts.experts for o in operators if o.experts is not None]
@@ -61,5 +61,6 @@ def grid_facts(model: Model, *, devices: int, global_batch: int, seq_len: int) -
         expert_ffn=_common(_sizes([o for o in operators if o.klass is OperatorClass.EXPERTS], Dim.FFN)),
         scan_heads=_common([o.scan.heads for o in operators if o.scan is not None]),
         teacher=model.teacher_layers,
+        host_shards=host_shards,
         causal=all(model.blocks[run.block].is_causal for run in model.runs),
     )
