@@ -112,7 +112,7 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
 def _best(request: Request, facts: GridFacts, *, capacity: int, progress: Progress | None) -> Answer | None:
     problem = problem_of(request)
     try:
-        found = find(problem, space_of(request, problem, facts), facts, capacity=capacity, top=1, progress=progress)
+        found = find(problem, space_of(request, problem, facts), facts, capacity=capacity, top=1, hints=False, progress=progress)
     except InfeasibleError:
         return None
     return replace(found, request=request, plan=plan_of_grid(problem, found.grid))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.hardware.cluster import Cluster
 from shardwright.program.problem import Problem
 from shardwright.search.grid.prepare import Prepared
@@ -28,8 +30,20 @@ def drop_over_hosts(problem: Problem, prepared: Prepared, seconds: FloatArray) -
     if np.isinf(room).all():
         return
     for option in range(len(choices.zero_stage)):
-        least = _least_bytes(problem, prepared, int(choices.zero_stage[option]), int(choices.zero_shard[option]))
-        _drop(prepared, option, least > room[:, None], seconds)
+        over = _least_bytes(problem, prepared, option) > room[:, None]
+        for outers, offload, places in _members_of(prepared, option):
+            seconds[places[over[outers, offload]]] = np.inf
+
+
+def excess_over_hosts(problem: Problem, prepared: Prepared) -> FloatArray:
+    """(members,) bytes by which what all devices offload exceeds the host memory of all nodes at least; negative = it does not."""
+    room = _room(problem.cluster, prepared.members.meshes.devices)[prepared.members.outers.columns["mesh"]]
+    result = np.zeros(int(prepared.members.start[-1]))
+    for option in range(len(prepared.members.inner.choices.zero_stage)):
+        least = _least_bytes(problem, prepared, option) - room[:, None]
+        for outers, offload, places in _members_of(prepared, option):
+            result[places] = least[outers, offload]
+    return result
 
 
 def _room(cluster: Cluster, devices: IntArray) -> FloatArray:
@@ -45,10 +59,11 @@ def _room(cluster: Cluster, devices: IntArray) -> FloatArray:
     return result
 
 
-def _least_bytes(problem: Problem, prepared: Prepared, zero: int, shard: int) -> FloatArray:
+def _least_bytes(problem: Problem, prepared: Prepared, option: int) -> FloatArray:
     """(outers, offloads) bytes that all devices together offload at least under one ZeRO option."""
     runtime, sync = problem.runtime, prepared.meshes.sync
-    members = prepared.members
+    members, choices = prepared.members, prepared.members.inner.choices
+    zero, shard = int(choices.zero_stage[option]), int(choices.zero_shard[option])
     columns, meshes = members.outers.columns, members.meshes
     pp = meshes.columns["pp"][columns["mesh"]]
     trained, frozen = np.zeros((2, len(pp)))
@@ -58,7 +73,7 @@ def _least_bytes(problem: Problem, prepared: Prepared, zero: int, shard: int) ->
         cut, of_experts = (sync.shard[rows], sync.expert_shard[rows]) if zero else (np.ones(len(rows)), np.ones(len(rows)))
         trained[here] = counts @ sync.dense[:, rows] / cut + counts @ sync.experts[:, rows] / of_experts
         frozen[here] = counts @ sync.frozen_dense[:, rows] / cut + counts @ sync.frozen_experts[:, rows] / of_experts
-    share = members.inner.choices.offload / 100.0
+    share = choices.offload / 100.0
     each = trained[:, None] * share[None, :] * (problem.optimizer.state_bytes + runtime.host_gradient_bytes)
     if runtime.parameters_on_host and zero == 3:
         each += ((trained + frozen) * (problem.job.parameter.bits // 8))[:, None]
@@ -68,16 +83,16 @@ def _least_bytes(problem: Problem, prepared: Prepared, zero: int, shard: int) ->
     return result
 
 
-def _drop(prepared: Prepared, option: int, over: FloatArray | BoolArray, seconds: FloatArray) -> None:
-    """Set to inf the members of a ZeRO option whose (outers, offloads) needs are `over`; members lie by ZeRO, recompute, offload."""
+def _members_of(prepared: Prepared, option: int) -> Iterator[tuple[IntArray, int, IntArray]]:
+    """(outers, offload option, places of their members) of a ZeRO option; an outer's members lie by ZeRO, recompute and offload."""
     members, inner = prepared.members, prepared.members.inner
     redos, offloads = inner.num_redos[inner.redo_key], len(inner.choices.offload)
     for key, listed in enumerate(inner.choices.zero_lists.tolist()):
         if option not in listed:
             continue
-        place = listed.index(option)
-        for offload in range(offloads):
-            outers = np.flatnonzero((inner.zero_key == key) & over[:, offload])
-            for redo in range(int(redos[outers].max(initial=0))):
-                some = outers[redos[outers] > redo]
-                seconds[members.start[some] + (place * redos[some] + redo) * offloads + offload] = np.inf
+        outers = np.flatnonzero(inner.zero_key == key)
+        for redo in range(int(redos[outers].max(initial=0))):
+            some = outers[redos[outers] > redo]
+            first = members.start[some] + (listed.index(option) * redos[some] + redo) * offloads
+            for offload in range(offloads):
+                yield some, offload, first + offload

@@ -147,6 +147,7 @@ def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
             most_looks=LOOKS,
             stop_at=task.stop,
             memory=task.memory,
+            hints=False,
         )
     except InfeasibleError:
         return inf
