@@ -378,8 +378,3 @@ def footprint_of_grid(problem: Problem, grid: Grid) -> tuple[tuple[StageMemory, 
     """The exact peak of each class of devices of a grid, and the host memory of its nodes, without its time."""
     own, lowered = under(problem, grid.options), lower(problem, plan_of_grid(problem, grid), verified=True)
     return plan_memory(own, *lowered), host_memory(own, *lowered)
-
-
-def memory_of_grid(problem: Problem, grid: Grid) -> tuple[StageMemory, ...]:
-    """The exact peak of each class of devices of a grid, without its time."""
-    return footprint_of_grid(problem, grid)[0]

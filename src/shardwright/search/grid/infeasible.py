@@ -17,6 +17,7 @@ from shardwright.search.grid.members import enumerate_members
 from shardwright.search.grid.space import Space
 from shardwright.search.grid.trials import Asked, Trial, changed_to, fits, lean, series_of, unpinned_changes
 from shardwright.simulator.prediction import host_lack
+from shardwright.simulator.simulate import footprint_of_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.rules import GridFacts, violations
 from shardwright.strategy.text.grid_notation import print_grid
@@ -56,8 +57,10 @@ def nothing_fits(
         return _nothing_legal(problem, first, facts, sum(part.enumerated for part in crossed))
     grid, stage = min(found, key=lambda least: least[1].reserved)
     if stage.reserved <= capacity:
-        offloads = [least for own, part in parts if (least := least_offloaded(own, part, most=capacity)) is not None]
-        grid, host = min(offloads, key=lambda least: least[1].lacking)
+        # The smallest strategy fits its devices, and would have been found if it fitted its nodes.
+        itself = grid, max(footprint_of_grid(problem, grid)[1], key=lambda one: one.lacking)
+        offloads = [least_offloaded(own, part, most=capacity) for own, part in parts]
+        grid, host = min([itself, *filter(None, offloads)], key=lambda one: one[1].lacking)
         message = f"the strategy that lacks least of it ({print_grid(grid)}) does not fit {host_lack((host,))}"
         message, needed = f"nothing fits: host memory is too small: {message}", f"{format_bytes(host.need)} of host memory a node"
     else:
