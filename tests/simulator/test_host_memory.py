@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.expression import parse_cluster
@@ -30,7 +32,7 @@ from tests.program.small import cluster_of, problem_of
 from tests.search.brute import count
 from tests.search.problems import Case, small_case
 from tests.strategies import dense_model
-from tests.tiers import in_both, many, numbers
+from tests.tiers import examples, in_both, many, numbers
 
 
 def with_host(cluster: Cluster, *, memory_bytes: int) -> Cluster:
@@ -266,3 +268,14 @@ def test_a_search_drops_only_what_does_not_fit_host_memory_and_finds_the_best_th
         assert answer.prediction.fits
     assert dropped
     assert refused >= dropped
+
+
+@examples(25)
+@given(shares=st.lists(st.integers(0, 100), min_size=2, max_size=2), zero=st.integers(0, 1))
+def test_a_larger_share_never_needs_less_host_memory_nor_more_of_a_device(shares: list[int], zero: int) -> None:
+    less, more = sorted(shares)
+    problem = small("megatron-core")
+    some = [simulate_grid(problem, parse_grid(f"dp4 mbs1 zero{zero} recompute=none offload={share}")) for share in (less, more)]
+    needs = [sum(host.nodes * host.need for host in one.host_memory) for one in some]
+    assert needs[0] <= needs[1]
+    assert some[0].need >= some[1].need

@@ -129,7 +129,7 @@ def _changes(
         if done is None:
             continue
         considered += 1
-        if max(stage.reserved for stage in done.memory) > capacity or (now and done.step_time_s > now * (1 - WORTH)):
+        if not done.fits_in(capacity) or (now and done.step_time_s > now * (1 - WORTH)):
             continue
         decision = text.rstrip("0123456789").partition("=")[0]
         found[decision] = min(found.get(decision, (float("inf"), text, other)), (done.step_time_s, text, other), key=lambda one: one[0])
