@@ -56,13 +56,9 @@ def step_bytes(problem: Problem, grid: Grid, priced: Priced) -> StepBytes:
 
 def bytes_of(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> StepBytes:
     """What a step with these choices keeps."""
-    beside = with_states(bytes_beside_states(problem, choices, priced), state_bytes(problem, choices, priced, cuts))
-    return replace(beside, host_bytes=host_state_bytes(problem, choices, cuts))
-
-
-def with_states(beside: StepBytes, states: Items) -> StepBytes:
-    """What a step keeps with the states beside all else."""
-    return replace(beside, static_bytes=(*states, *beside.static_bytes))
+    states, away = state_bytes(problem, choices, priced, cuts), host_state_bytes(problem, choices, cuts)
+    beside = bytes_beside_states(problem, choices, priced)
+    return replace(beside, static_bytes=(*states, *beside.static_bytes), host_bytes=away)
 
 
 def bytes_beside_states(problem: Problem, choices: Choices, priced: Priced) -> StepBytes:
@@ -83,7 +79,7 @@ def bytes_beside_states(problem: Problem, choices: Choices, priced: Priced) -> S
         again_bytes=again,
         outside_bytes=_outside_bytes(problem, priced),
         host_bytes=(),
-        host_saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.host_bytes[:, :, row]),
+        host_saved_bytes=np.add.reduce(choices.modes * layers.host_bytes[:, :, row], axis=(1, 2)),
     )
 
 
@@ -216,7 +212,10 @@ def host_state_bytes(problem: Problem, choices: Choices, cuts: Cuts) -> Items:
     (`Runtime.host_gradient_bytes`). parameters: ZeRO-3's shards of the working copy (`Runtime.parameters_on_host`).
     buffers: `Runtime.host_buffer_percent` of all these.
     """
-    runtime, held, width = problem.runtime, cuts.held(1), problem.job.parameter.bits // 8
+    runtime = problem.runtime
+    if not choices.offload and not (runtime.parameters_on_host and choices.zero == 3):
+        return ()
+    held, width = cuts.held(1), problem.job.parameter.bits // 8
     states = held * problem.optimizer.state_bytes
     items = [
         ("optimizer", states - states * (100 - choices.offload) // 100),
@@ -226,9 +225,9 @@ def host_state_bytes(problem: Problem, choices: Choices, cuts: Cuts) -> Items:
         whole = cuts.shards(width=float(width), beside=float(width), master=True)
         here = cuts.shards(width=float(width), beside=0.0, master=True)
         items.append(("parameters", (whole - here).astype(np.int64) + cuts.frozen_held * width))
-    offloaded = sum((values for _, values in items), np.zeros_like(held))
+    offloaded = np.add.reduce([values for _, values in items])
     items.append(("buffers", offloaded * runtime.host_buffer_percent // 100))
-    return tuple((name, values) for name, values in items if values.any())
+    return tuple([(name, values) for name, values in items if values.any()])
 
 
 def _temporaries(choices: Choices, priced: Priced) -> tuple[IntArray, IntArray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -113,18 +112,13 @@ def _outside(steps: list[StepCosts]) -> dict[str, int]:
     return result
 
 
-def on_device(step: StepCosts) -> tuple[int, int]:
-    """Bytes that a microbatch keeps on the device from its forward to its gradients, and those that an early recompute makes again."""
-    return int(step.saved_bytes[0]), int(step.restored_bytes[0])
-
-
 def kept_changes(
-    program: Program, costs: StageCosts, device_class: DeviceClass, kept_of: Callable[[StepCosts], tuple[int, int]] = on_device
+    program: Program, costs: StageCosts, device_class: DeviceClass, *, kept_by: str = "saved_bytes", again_by: str = "restored_bytes"
 ) -> IntArray:
     """(actions of its row,) bytes of activations that each action keeps from its start on, or gives back at its end (negative).
 
     Args:
-        kept_of: bytes that a microbatch of a chunk keeps, and of them those that an early recompute makes again.
+        kept_by, again_by: fields of `StepCosts`: what a microbatch keeps, and what of it an early recompute makes again (empty = nothing).
     """
     rows = program.rows
     span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
@@ -136,7 +130,7 @@ def kept_changes(
     kept = np.zeros((2, lanes + 1, chunks + 1, slices), dtype=np.int64)
     for number, stage, family in device_class.families:
         for cut, step in enumerate(costs.families[number, stage, family].slices):
-            kept[:, number, stage, cut] = kept_of(step)
+            kept[:, number, stage, cut] = int(getattr(step, kept_by)[0]), int(getattr(step, again_by)[0]) if again_by else 0
     saved, restored = kept[:, lane, chunk, part]
     changes: IntArray = sign * saved
     if (kinds == R).any():

@@ -12,8 +12,11 @@ from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.graph import group_ends
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program
+from shardwright.runtime.runtime import Runtime
 from shardwright.simulator.device_memory import kept_changes
 from shardwright.simulator.prediction import HostMemory
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stages import How
 
 ACTIVATIONS = "activations"
 """The item of activations that wait in host memory from a microbatch's forward to its backward."""
@@ -25,12 +28,22 @@ def host_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[
     A node needs the sum over its devices of each device's own peak: devices of one node do not peak later than the sum says. Left out: what
     a process takes in host memory by itself (its Python, its libraries, the driver's context), the data loader, and the page cache.
     """
+    if not _may_offload(problem.runtime, program.plan):
+        return ()
     found = [(one.devices, items) for one in program.classes if (items := _class_bytes(program, costs, one))]
     if not found:
         return ()
     names = list(dict.fromkeys(name for _, items in found for name in items))
     held, working = _by_node(problem.cluster, found, names)
     return _alike(problem.cluster, names, held, working)
+
+
+def _may_offload(runtime: Runtime, plan: Plan) -> bool:
+    """Whether a plan, or what the runtime does by itself, keeps anything in host memory: most do not, and need no look at their devices."""
+    if runtime.parameters_on_host or runtime.checkpoints_on_host or runtime.host_outputs:
+        return True
+    keeps = {keep.how for lane in plan.lanes for stage in lane.stages for keep in stage.keeps}
+    return How.HOST in keeps or bool({share for rule in plan.shards for share in rule.host})
 
 
 def _class_bytes(program: Program, costs: StageCosts, device_class: DeviceClass) -> dict[str, int]:
@@ -40,7 +53,7 @@ def _class_bytes(program: Program, costs: StageCosts, device_class: DeviceClass)
         for name, values in costs.families[place].slices[0].host_bytes:
             items[name] = items.get(name, 0) + int(values[0])
     if any(step.host_saved_bytes.any() for place in device_class.families for step in costs.families[place].slices):
-        changes = kept_changes(program, costs, device_class, kept_of=lambda step: (int(step.host_saved_bytes[0]), 0))
+        changes = kept_changes(program, costs, device_class, kept_by="host_saved_bytes", again_by="")
         items[ACTIVATIONS] = int(np.cumsum(changes).max(initial=0))
     return {name: size for name, size in items.items() if size}
 
