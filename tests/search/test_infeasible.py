@@ -1,15 +1,20 @@
 """When nothing can run: the tightest constraint, by how much, and changes that do fit."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.overrides import effective_memory
+from shardwright.model.trained import trained
+from shardwright.runtime.registry import load_runtime
+from shardwright.search.grid import infeasible
 from shardwright.search.grid.bounded import bound_space, smallest
 from shardwright.search.grid.find import find
-from shardwright.search.grid.infeasible import lean
 from shardwright.search.grid.space import exhaustive_space, on_all_devices, restricted, standard_space
+from shardwright.search.grid.trials import lean
+from shardwright.units import GIB
 from tests.golden.files import assert_golden
 from tests.search.brute import count, judge
 from tests.search.problems import Case, facts_of, real_problem, small_case
@@ -120,3 +125,103 @@ def test_lean_members_are_members_of_least_memory() -> None:
         assert whole is not None
         assert part is not None
         assert whole[1].reserved <= part[1].reserved <= 1.05 * whole[1].reserved
+
+
+def _asked_with(hint: str, case: Case) -> Case:
+    """The problem that a hint's words ask for, made as a user's request is."""
+    flag, _, value = hint.removesuffix(" (changes numerics)").partition(" ")
+    problem, job, pins = case.problem, case.problem.job, {}
+    if flag == "--pin":
+        name, _, chosen = value.partition("=")
+        pins = {name: (chosen,)}
+    elif flag == "--runtime":
+        problem = replace(problem, runtime=load_runtime(value))
+    elif flag == "--train":
+        problem = replace(problem, model=trained(problem.model, value))
+    elif flag == "--global-batch":
+        problem = replace(problem, job=replace(job, global_batch=int(value)))
+    elif flag == "--seq-len":
+        problem = replace(problem, job=replace(job, sequences=tuple(replace(s, tokens=int(value)) for s in job.sequences)))
+    else:
+        assert value == "devices", hint
+        groups = tuple(replace(g, count=g.count * int(flag) // case.facts.devices) for g in problem.cluster.groups)
+        problem = replace(problem, cluster=replace(problem.cluster, groups=groups))
+    facts = facts_of(problem)
+    return Case(problem=problem, facts=facts, space=restricted(standard_space(problem, facts), pins=pins, excludes={}))
+
+
+def _hints(error: InfeasibleError) -> list[str]:
+    """The hints, one a change: runtimes that are told together apart."""
+    found = []
+    for hint in hinted(error):
+        runtimes = hint.removeprefix("--runtime ")
+        found += [hint] if runtimes == hint else [f"--runtime {name}" for name in runtimes.replace(" or ", ", ").split(", ")]
+    return found
+
+
+LITTLE = {"seq_len": 2048, "global_batch": 16}
+
+
+def test_hints_are_of_the_whole_world_software_first_and_each_is_verified_by_a_search() -> None:
+    """Two cards are enough with 16-bit gradients, under DeepSpeed or for adapters: more hardware is told last."""
+    case = asked("qwen2.5-7b", "rtx-4090:2", **LITTLE)
+    error = refusal(case)
+    *changes, need = _hints(error)
+    assert need.endswith(" a device")
+    kinds = [hint.split()[0] if hint.startswith("--") else "hardware" for hint in changes]
+    assert kinds == sorted(kinds, key=["--pin", "--runtime", "--train", "--global-batch", "--seq-len", "hardware"].index)
+    assert "--pin grad_dtype=bf16 (changes numerics)" in changes
+    assert "--runtime deepspeed-0.16" in changes
+    assert "--train lora:r16" in changes
+    for hint in changes:
+        one = _asked_with(hint, case)
+        found = find(one.problem, one.space, one.facts, capacity=effective_memory(one.problem.cluster), top=1)
+        assert found.prediction.fits, hint
+
+
+def test_a_search_whose_refusal_nobody_reads_tries_no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, tried = asked("qwen2.5-7b", "rtx-4090:2", **LITTLE), []
+    monkeypatch.setattr(infeasible, "fits", lambda change, capacity: tried.append(change.text))
+    with pytest.raises(InfeasibleError, match="nothing fits"):
+        find(case.problem, case.space, case.facts, capacity=effective_memory(case.problem.cluster), top=1, hints=False)
+    assert not tried
+    refusal(case)
+    assert len(tried) > 20
+
+
+def test_trials_are_told_as_progress() -> None:
+    said: list[str] = []
+    case = asked("qwen2.5-7b", "rtx-4090:2", **LITTLE)
+    with pytest.raises(InfeasibleError):
+        find(
+            case.problem,
+            case.space,
+            case.facts,
+            capacity=effective_memory(case.problem.cluster),
+            top=1,
+            progress=lambda text, done, total: said.append(text),
+        )
+    assert [text for text in said if "other runtimes" in text]
+
+
+def with_host_memory(case: Case, *, gib: int) -> Case:
+    groups = tuple(replace(g, kind=replace(g.kind, host=replace(g.kind.host, memory_bytes=gib * GIB))) for g in case.problem.cluster.groups)
+    return replace(case, problem=replace(case.problem, cluster=replace(case.problem.cluster, groups=groups)))
+
+
+def test_too_little_host_memory_is_named_with_what_a_node_lacks() -> None:
+    """Adam's states and gradients of a 70B offloaded beside 64 GiB a node: 16 bytes x 70.55e9 / 4 nodes is 263 GiB."""
+    pins = {"offload": ("100",), "pp": ("1",)}
+    case = with_host_memory(asked("llama-3.1-70b", "a100-sxm-80gb:32", seq_len=4096, global_batch=64, pins=pins), gib=64)
+    error = refusal(case)
+    found = re.search(
+        r"the host memory of each of 4 nodes by (\S+) GiB \(needs (\S+) GiB, (\S+) GiB of it optimizer; has 64 GiB\)", error.message
+    )
+    assert found is not None, error.message
+    lacks, need, states = map(float, found.groups())
+    parameters = case.problem.model.num_parameters
+    assert need == pytest.approx(16 * parameters / 4 / GIB, rel=1e-3)
+    assert states == pytest.approx(12 * parameters / 4 / GIB, rel=1e-3)
+    assert lacks == pytest.approx(need - 64, abs=0.1)
+    assert "another offload than 100" in hinted(error)
+    assert "--headroom 0" not in error.hint

@@ -16,7 +16,7 @@ from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import AttentionKernel
 from shardwright.schedules.registry import schedule_table
-from shardwright.simulator.simulate import memory_of_grid, simulate_grid, simulate_plan
+from shardwright.simulator.simulate import footprint_of_grid, simulate_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.text.parser import parse_plan
 from tests.cost.prices import price_grid
@@ -55,7 +55,7 @@ def test_microbatches_in_flight() -> None:
 
 def memory_of(problem: Problem, grid: Grid) -> np.ndarray:
     assert is_legal(problem, grid), grid
-    return np.array([stage.allocated for stage in memory_of_grid(problem, grid)])
+    return np.array([stage.allocated for stage in footprint_of_grid(problem, grid)[0]])
 
 
 @in_both
@@ -101,7 +101,7 @@ def test_items_add_up() -> None:
     problem = problem_of(DENSE, cluster_of(12, node=4), runtime=ANY)
     costs = step_costs(problem, grid, price_grid(problem, grid))
     table = order_table(grid, microbatches=microbatches_of(problem, grid))
-    stages = memory_of_grid(problem, grid)
+    stages = footprint_of_grid(problem, grid)[0]
     assert [s.rank for s in stages] == [0, 1, 2]
     assert sum(s.devices for s in stages) == 12
     assert [s.layers for s in stages] == ["embed + 4 layer", "4 layer", "4 layer + head"]
@@ -123,7 +123,7 @@ def test_states_of_a_dense_model_by_hand() -> None:
     layer = DENSE.blocks[1].num_parameters
 
     def items(zero: int) -> dict[str, int]:
-        (stage,) = memory_of_grid(problem, Grid(dp=8, zero=zero))
+        (stage,) = footprint_of_grid(problem, Grid(dp=8, zero=zero))[0]
         names = ("parameters", "gradients", "optimizer", "workspace")
         return {name: size for name, size in stage.items if name in names}
 
@@ -144,7 +144,7 @@ def test_parameters_own_gradients_live_beside_their_main_copy_until_they_are_red
     def gradients(copy: bool) -> int:
         runtime = replace(ANY, name=f"copy-{copy}", main_grad_copy=copy)
         problem = problem_of(DENSE, cluster_of(8, node=8), runtime=runtime)
-        (stage,) = memory_of_grid(problem, Grid(dp=8, zero=zero))
+        (stage,) = footprint_of_grid(problem, Grid(dp=8, zero=zero))[0]
         return dict(stage.items)["gradients"]
 
     assert gradients(True) - gradients(False) == own * DENSE.num_parameters
@@ -173,7 +173,7 @@ def test_memory_is_monotone(model: object, chain: list[Grid]) -> None:
     for grid in (replace(g, etp=g.tp) if model is SPARSE and g.sp else g for g in chain):
         problem = problem_of(model, cluster_of(grid.devices, node=grid.devices), runtime=ANY, global_batch=64, seq_len=512)  # type: ignore[arg-type]
         # Recomputed layers trade what is kept for one layer's set while it is redone: only what is kept is monotone.
-        fullest.append(max(stage.allocated - dict(stage.items)["temporary"] for stage in memory_of_grid(problem, grid)))
+        fullest.append(max(stage.allocated - dict(stage.items)["temporary"] for stage in footprint_of_grid(problem, grid)[0]))
     assert fullest == sorted(fullest, reverse=True)
     assert fullest[0] > fullest[-1]
 
@@ -210,7 +210,7 @@ def test_memory_rescales_with_bytes(grid: Grid) -> None:
 
 def by_name(problem: Problem, grid: Grid) -> list[dict[str, int]]:
     assert is_legal(problem, grid), grid
-    return [dict(stage.items) for stage in memory_of_grid(problem, grid)]
+    return [dict(stage.items) for stage in footprint_of_grid(problem, grid)[0]]
 
 
 def test_a_tied_head_away_from_its_owner_is_a_copy_with_gradient_and_states() -> None:

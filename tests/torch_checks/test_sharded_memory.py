@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (the extra `run`)")
 
-from shardwright.simulator.simulate import memory_of_grid
+from shardwright.simulator.simulate import footprint_of_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from tests.torch_checks import ours
 from tests.torch_checks.blocks import Style
@@ -49,7 +49,7 @@ def items(config: Mapping[str, Any], setting: Setting) -> dict[str, int]:
     """Our itemised peak of rank 0, of what a tracker of tensors sees."""
     grid = grid_of(setting)
     problem = ours.problem_for(config, runtime=ours.FUSED, tokens=setting.tokens, batch=grid.dp * grid.microbatch)
-    (stage,) = memory_of_grid(problem, grid)
+    (stage,) = footprint_of_grid(problem, grid)[0]
     return {name: size for name, size in stage.items if name not in ours.OUTSIDE}
 
 

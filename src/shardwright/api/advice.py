@@ -28,9 +28,8 @@ from shardwright.search.grid.one_change import one_change
 from shardwright.search.grid.space import Space
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
-from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
+from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_grid
 from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 
@@ -115,10 +114,10 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
 def _best(request: Request, facts: GridFacts, *, capacity: int, progress: Progress | None) -> Answer | None:
     problem = problem_of(request)
     try:
-        found = find(problem, space_of(request, problem, facts), facts, capacity=capacity, top=1, progress=progress)
+        found = find(problem, space_of(request, problem, facts), facts, capacity=capacity, top=1, hints=False, progress=progress)
     except InfeasibleError:
         return None
-    return replace(found, request=request, plan=plan_of(found.grid, model=problem.model, global_batch=problem.job.global_batch))
+    return replace(found, request=request, plan=plan_of_grid(problem, found.grid))
 
 
 def _changes(
@@ -132,7 +131,7 @@ def _changes(
         if done is None:
             continue
         considered += 1
-        if max(stage.reserved for stage in done.memory) > capacity or (now and done.step_time_s > now * (1 - WORTH)):
+        if not done.fits_in(capacity) or (now and done.step_time_s > now * (1 - WORTH)):
             continue
         decision = text.rstrip("0123456789").partition("=")[0]
         found[decision] = min(found.get(decision, (float("inf"), text, other)), (done.step_time_s, text, other), key=lambda one: one[0])
@@ -169,7 +168,7 @@ def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) ->
     reader = READERS[launch.framework]
     if reader.target not in TARGETS:
         return {}
-    plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
+    plan = plan_of_grid(problem, grid)
     given = Given(name="advice", cluster=request.cluster, problem=problem, plan=plan, grid=grid, table=None)
     files = exported(TARGETS[reader.target], given)
     found = dict(settings_of_files((Path(one.name).name, one.text) for one in files))

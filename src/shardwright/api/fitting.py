@@ -17,7 +17,7 @@ _GROWN = (2, 4, 8)
 
 
 def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
-    """Changes of one axis of `grid` under which every device has room, the fastest first.
+    """Changes of one axis of `grid` under which every device and every node's host memory has room, the fastest first.
 
     Data parallelism makes room for a larger tensor, context or pipeline degree, so that as many devices are used. Of an axis the fastest
     value alone is named: ``recompute=selective``, ``pp8``, ``mbs1``.
@@ -42,6 +42,9 @@ def _changes(grid: Grid) -> Iterator[tuple[str, str]]:
         yield "recompute", f"recompute={recompute}"
     for zero in range(grid.zero + 1, 4):
         yield "zero", f"zero{zero}"
+    for offload in (0, 50, 100):
+        if offload != grid.offload:
+            yield "offload", f"offload={offload}"
     for factor in _GROWN:
         if grid.microbatch % factor == 0:
             yield "mbs", f"mbs{grid.microbatch // factor}"

@@ -21,9 +21,8 @@ from shardwright.search.grid.recheck import Recheck, recheck
 from shardwright.search.grid.space import Space, row_of
 from shardwright.search.limit import STOP, Limit
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.simulate import plan_of_grid, simulate_grid
 from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.rules import GridFacts
 from shardwright.units import GIGA
 
@@ -70,7 +69,7 @@ def _completed(
         sensitivity=None if STOP.is_set() else slower,
         nearby=() if STOP.is_set() else others,
         goodput=_goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None,
-        plan=plan_of(answer.grid, model=problem.model, global_batch=problem.job.global_batch),
+        plan=plan_of_grid(problem, answer.grid),
         request=request,
     )
 

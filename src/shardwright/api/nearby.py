@@ -52,7 +52,7 @@ def _first(request: Request, problems: Iterator[Problem], rate: float, progress:
         facts = facts_of(one)
         space, capacity = space_of(replace(request, use_all=True), one, facts), capacity_of(request, one)
         try:
-            best = find(one, space, facts, capacity=capacity, top=1, memory=request.search_memory, progress=progress)
+            best = find(one, space, facts, capacity=capacity, top=1, memory=request.search_memory, hints=False, progress=progress)
         except InfeasibleError:
             continue
         gain = one.job.global_batch / best.prediction.step_time_s / facts.devices / rate - 1

@@ -12,9 +12,8 @@ from shardwright.search.orders.resolve_plan import resolved
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
 from shardwright.simulator.predict import predict, predict_plan
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.simulate import plan_of_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.rules import violations
 from shardwright.strategy.plan.order import Named, Table
 from shardwright.strategy.plan.plan import Plan
@@ -28,7 +27,7 @@ def simulated(request: Request, problem: Problem, *, name: str, grid: Grid | Non
         return Simulation(request=request, name=name, grid=grid, plan=None, prediction=prediction, fitting=fitting)
     if plan is None:
         assert grid is not None
-        plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
+        plan = plan_of_grid(problem, grid)
     found = resolved(problem, plan)
     done = simulate_plan(problem, found)
     searched = [(o, now) for o, now in zip(plan.orders, found.orders, strict=True) if isinstance(o, Named) and o != now]

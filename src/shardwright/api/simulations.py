@@ -21,7 +21,7 @@ from shardwright.report.plan_picture import Picture, picture_of
 from shardwright.search.orders.resolve_plan import is_open
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation, Verified
-from shardwright.simulator.prediction import Prediction
+from shardwright.simulator.prediction import Prediction, host_lack
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.match import grid_of
 from shardwright.strategy.grid.rules import canonical
@@ -88,11 +88,14 @@ def verified_strategy(claim: Simulation) -> tuple[Simulation, Verified]:
         check_grid(problem, claim.grid)
     again = replace(simulated(request, problem, name=claim.name, grid=claim.grid, plan=claim.plan), notes=claim.notes)
     claimed, found = claim.prediction, again.prediction
-    if not found.fits:
+    lack = host_lack(found.host_memory)
+    if not found.fits and found.reserved_bytes > found.capacity_bytes:
         raise InfeasibleError(
             f"a device needs {format_bytes(found.reserved_bytes)}, more than its {format_bytes(found.capacity_bytes)}",
             hint="recompute, shard or offload more, or another order",
         )
+    if lack:
+        raise InfeasibleError(f"the plan does not fit {lack}", hint="offload less, or shard what is offloaded over more nodes")
     drift = abs(found.step_time_s - claimed.step_time_s) / claimed.step_time_s if claimed.step_time_s > 0 else 1.0
     return again, Verified(devices=found.devices, actions=actions, drift=drift, full=found.reserved_bytes / found.capacity_bytes)
 

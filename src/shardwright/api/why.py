@@ -20,6 +20,7 @@ from shardwright.search.joint.find import JointAnswer
 from shardwright.search.orders.resolve_plan import is_open
 from shardwright.search.simulation import Simulation
 from shardwright.search.why import Why, fullest
+from shardwright.simulator.prediction import host_lack
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.match import grid_of
 from shardwright.strategy.grid.rules import canonical
@@ -102,6 +103,9 @@ def _placed(stored: StoredSimulation, problem: Problem, grid: Grid | None, other
     found = placed_in(problem, space, facts, grid, capacity=capacity, known_s=known)
     if found.fate is Fate.SIMULATED and fullest(other.prediction).reserved > capacity:
         return replace(found, fate=Fate.INFEASIBLE, reason="it was simulated, and needs more memory than a device may fill")
+    lack = host_lack(other.prediction.host_memory)
+    if found.fate in (Fate.SIMULATED, Fate.INFEASIBLE) and lack:
+        return replace(found, fate=Fate.INFEASIBLE, reason=f"it does not fit {lack}")
     if found.fate is Fate.SIMULATED and not stored.certificate.optimal:
         return replace(found, fate=Fate.UNSEARCHED, reason="the search was stopped before it was ruled out, or simulated")
     return found

@@ -38,7 +38,7 @@ class BlockSums:
     Args:
         seconds: (phases, parts, n) of kernels: F, I, W and what a selective recompute runs again; with what products in pieces take longer.
         again: (parts, v, n) of forward kernels that run again in backward. stops: (n,) what a checkpoint of a whole layer leaves out.
-        flops: (n,) of forward. saved_bytes: (modes, v, n). output_bytes: (n,).
+        flops: (n,) of forward. saved_bytes, host_bytes: (modes, v, n) kept on the device and in host memory. output_bytes: (n,).
         by_operator: seconds of the kernels that communication may hide behind. core: of attention's cores.
         names: of each variant, operators that run again in backward. clock, pair: what hosts and pairs of microbatches have of the kernels.
     """
@@ -48,6 +48,7 @@ class BlockSums:
     stops: FloatArray
     flops: FloatArray
     saved_bytes: IntArray
+    host_bytes: IntArray
     output_bytes: IntArray
     by_operator: Kernels
     core: dict[Phase, FloatArray]
@@ -73,6 +74,7 @@ def _each(change: Callable[..., FloatArray], first: BlockSums, *others: BlockSum
         stops=changed("stops"),
         flops=changed("flops"),
         saved_bytes=changed("saved_bytes"),  # type: ignore[arg-type]
+        host_bytes=changed("host_bytes"),  # type: ignore[arg-type]
         output_bytes=changed("output_bytes"),  # type: ignore[arg-type]
         by_operator={key: change(*(one.by_operator[key] for one in every)) for key in first.by_operator},
         core={key: change(*(one.core[key] for one in every)) for key in first.core},
@@ -128,12 +130,14 @@ def block_sums(
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
         stops = by_operator.get((last, Phase.F), stops)
     beside = {move.beside or move.operator for move in program.moves}
+    saved_bytes, host_bytes = _saved_bytes([tensors for tensors, _ in variants], local)
     return BlockSums(
         seconds=seconds,
         again=again,
         stops=stops,
         flops=flops,
-        saved_bytes=_saved_bytes([tensors for tensors, _ in variants], local),
+        saved_bytes=saved_bytes,
+        host_bytes=host_bytes,
         output_bytes=evaluate(program.output_volume, local),
         by_operator={key: spent for key, spent in by_operator.items() if key[0] in beside},
         core=core,
@@ -143,9 +147,9 @@ def block_sums(
     )
 
 
-def _saved_bytes(variants: list[tuple[Saved, ...]], degrees: Degrees) -> IntArray:
-    """(modes, variants, n) bytes."""
-    result = np.zeros((len(MODES), len(variants), np.shape(degrees["mbs"])[0]), dtype=np.int64)
+def _saved_bytes(variants: list[tuple[Saved, ...]], degrees: Degrees) -> tuple[IntArray, IntArray]:
+    """(modes, variants, n) bytes that a microbatch keeps on the device from F to backward, and those that it keeps in host memory."""
+    result, host = np.zeros((2, len(MODES), len(variants), np.shape(degrees["mbs"])[0]), dtype=np.int64)
     holders: dict[Saved, list[int]] = {}
     for number, tensors in enumerate(variants):
         for saved in tensors:
@@ -154,11 +158,14 @@ def _saved_bytes(variants: list[tuple[Saved, ...]], degrees: Degrees) -> IntArra
         volume, times = evaluate(saved.volume, degrees), np.bincount(numbers, minlength=len(variants))[:, None]
         if saved.dropped is not Recomputable.NONE_AND_FULL:
             result[0] += times * volume
-        if saved.dropped is not Recomputable.SELECTIVE and not saved.host:
-            result[1] += times * volume
+        if saved.dropped is not Recomputable.SELECTIVE:
+            (host if saved.host else result)[1] += times * volume
         if saved.dropped is Recomputable.NEVER and saved.parked is None:
             result[2] += times * volume
-    return result
+        elif saved.dropped is Recomputable.NEVER and saved.parked is not None:
+            host[2] += times * evaluate(saved.parked, degrees)
+    host[MODES.index("host")] = result[0]
+    return result, host
 
 
 _BITS: Final = {"mbs": 10, "tp": 10, "ring": 10, "ulysses": 10, "ep": 12, "etp": 10}

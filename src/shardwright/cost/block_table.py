@@ -40,6 +40,7 @@ class BlockTable:
         seconds: shape (phases, parts, n): F, I, W and what recompute adds, by part.
         saved_bytes: shape (modes, n): what one microbatch keeps on the device from F to backward under none, selective, full recompute,
             and where all of it waits in host memory: nothing.
+        host_bytes: shape (modes, n): what it keeps in host memory meanwhile.
         transient_bytes: shape (n,): the largest set alive inside one layer's backward after a full recompute.
         flops: shape (n,): FLOPs of forward GEMMs, attention (under the mask) and scans on one device.
         overlappable: shape (n,): seconds of communication that compute hides, forward and backward.
@@ -50,6 +51,7 @@ class BlockTable:
     block: str
     seconds: FloatArray
     saved_bytes: IntArray
+    host_bytes: IntArray
     transient_bytes: IntArray
     flops: FloatArray
     overlappable: FloatArray
@@ -62,11 +64,13 @@ class BlockTables:
     """A block's rows under several variants: a `BlockTable` with an axis of v variants before the rows where they differ.
 
     Args:
-        seconds: (phases, parts, v, n). saved_bytes: (modes, v, n). flops, overlappable, output_bytes: (n,). buffer_bytes: (2, n).
+        seconds: (phases, parts, v, n). saved_bytes, host_bytes: (modes, v, n). flops, overlappable, output_bytes: (n,).
+        buffer_bytes: (2, n).
     """
 
     seconds: FloatArray
     saved_bytes: IntArray
+    host_bytes: IntArray
     flops: FloatArray
     overlappable: FloatArray
     buffer_bytes: IntArray
@@ -92,6 +96,7 @@ def block_table(
         block=program.block,
         seconds=found.seconds[:, :, 0],
         saved_bytes=found.saved_bytes[:, 0],
+        host_bytes=found.host_bytes[:, 0],
         transient_bytes=found.saved_bytes[0, 0],
         flops=found.flops,
         overlappable=found.overlappable,
@@ -152,6 +157,7 @@ def block_tables(
     return BlockTables(
         seconds=_with_modules(seconds, again, sums.stops, parked, redone=redone),
         saved_bytes=sums.saved_bytes,
+        host_bytes=sums.host_bytes,
         flops=sums.flops,
         overlappable=overlappable,
         buffer_bytes=dispatch_buffers(program, local, spans=spans, island=island, hybrid=is_hybrid(runtime, island=island)),

@@ -193,17 +193,21 @@ def sync_table(
     columns: dict[str, Any] = total | {name: np.zeros(shape) for name in OWNERS} | {f"tied_{name}": spent for name, spent in tied.items()}
     columns |= {name: counts[name] for name in ("dense", "experts", "spread", "frozen", "frozen_dense", "frozen_experts", "tied")}
     columns["narrow"] = counts["narrow_dense"] + counts["narrow_experts"]
-    columns |= _gathered(counts, shard, expert_shard)
+    columns |= _gathered(counts, shard, expert_shard, least=1 if runtime.parameters_on_host else 2)
     return SyncTable(**columns, shard=shard, expert_shard=expert_shard)
 
 
-def _gathered(counts: dict[str, IntArray], shard: IntArray, expert_shard: IntArray) -> dict[str, IntArray | FloatArray]:
-    """(blocks, n) elements that ZeRO-3 gathers before each pass, the device's shards of them, and those that a recipe quantises."""
+def _gathered(counts: dict[str, IntArray], shard: IntArray, expert_shard: IntArray, *, least: int) -> dict[str, IntArray | FloatArray]:
+    """(blocks, n) elements that ZeRO-3 makes whole before each pass, the device's shards of them, and those that a recipe quantises.
+
+    Args:
+        least: members of the smallest sharding group whose parameters are made whole: 1 where shards wait in host memory, else 2.
+    """
     result: dict[str, IntArray | FloatArray] = {}
     for name, whole in zip(PASSES, ("gathered", "regathered"), strict=True):
-        pairs = [(np.where(cut > 1, counts[f"{name}_{kind}"], 0), cut) for kind, cut in zip(KINDS, (shard, expert_shard), strict=True)]
+        pairs = [(np.where(cut >= least, counts[f"{name}_{kind}"], 0), cut) for kind, cut in zip(KINDS, (shard, expert_shard), strict=True)]
         result[whole] = pairs[0][0] + pairs[1][0]
-        few = [np.where(cut > 1, counts[f"narrow_{name}_{kind}"], 0) for kind, cut in zip(KINDS, (shard, expert_shard), strict=True)]
+        few = [np.where(cut >= least, counts[f"narrow_{name}_{kind}"], 0) for kind, cut in zip(KINDS, (shard, expert_shard), strict=True)]
         result[f"narrow_{whole}"] = few[0] + few[1]
         result[f"own_{whole}"] = pairs[0][0] / pairs[0][1] + pairs[1][0] / pairs[1][1]
     return result

@@ -46,8 +46,8 @@ class LayerTable:
     """All blocks of the model over n layer rows; first axis = block.
 
     Args:
-        seconds: (blocks, phases, parts, n). saved_bytes: (blocks, modes, n). transient_bytes, flops: (blocks, n). buffer_bytes:
-            (blocks, 2, n), see `option_memory.dispatch_buffers`.
+        seconds: (blocks, phases, parts, n). saved_bytes, host_bytes: (blocks, modes, n) kept on the device and in host memory.
+        transient_bytes, flops: (blocks, n). buffer_bytes: (blocks, 2, n), see `option_memory.dispatch_buffers`.
         logits_bytes: (n,) peak of logits and their copies in the head. logits_blocks: (n,) the allocator's blocks of them.
         overlap_buffers: (n,) bytes of tensor-parallel overlap outside the allocator. border: (streams, tiers, n) seconds of one send across
             a tier, of each of the model's streams (`chunk_layout.BlockFacts`): of a teacher's where that takes longer.
@@ -55,6 +55,7 @@ class LayerTable:
 
     seconds: FloatArray
     saved_bytes: IntArray
+    host_bytes: IntArray
     transient_bytes: IntArray
     flops: FloatArray
     overlappable: FloatArray
@@ -65,7 +66,7 @@ class LayerTable:
     border: FloatArray
 
 
-OF_BLOCKS: Final = ("seconds", "saved_bytes", "transient_bytes", "flops", "overlappable", "buffer_bytes")
+OF_BLOCKS: Final = ("seconds", "saved_bytes", "host_bytes", "transient_bytes", "flops", "overlappable", "buffer_bytes")
 
 
 def block_context(problem: Problem, block: Block) -> Context:
@@ -120,7 +121,8 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
     machine = problem_machine(on_one_node(problem))
     blocks, each, sets = len(problem.model.blocks), len(rows), len(modules)
-    shapes = {"seconds": (len(PHASES), len(PARTS)), "saved_bytes": (len(MODES),), "buffer_bytes": (2,)}
+    modes = (len(MODES),)
+    shapes = {"seconds": (len(PHASES), len(PARTS)), "saved_bytes": modes, "host_bytes": modes, "buffer_bytes": (2,)}
     found = {
         name: np.zeros((blocks, *shapes.get(name, ()), sets, each), dtype=np.int64 if name.endswith("_bytes") else float)
         for name in OF_BLOCKS
@@ -297,6 +299,7 @@ def _by_set(table: BlockTables) -> dict[str, FloatArray | IntArray]:
     return {
         "seconds": table.seconds,
         "saved_bytes": table.saved_bytes,
+        "host_bytes": table.host_bytes,
         "transient_bytes": table.saved_bytes[0],
         "flops": table.flops[None],
         "overlappable": table.overlappable[None],

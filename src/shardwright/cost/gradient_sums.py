@@ -116,9 +116,11 @@ def frozen_cuts_of(held: list[tuple[HeldParameters, ...]], *, device: int, rules
     return tuple(ShardedElements(elements=n, optimizer=1, gradient=1, parameter=p) for p, n in sorted(found.items()))
 
 
-def is_gathered(party: Party, *, zero: int) -> bool:
-    """ZeRO-3 cuts parameters of a party, trained or not, and makes them whole for each use."""
-    return zero == 3 and party.parameter > 1
+def is_gathered(party: Party, *, zero: int, on_host: bool = False) -> bool:
+    """ZeRO-3 cuts parameters of a party, trained or not, and makes them whole for each use; on_host: `Runtime.parameters_on_host`, where
+    a device that holds all of them copies them up for each use too.
+    """
+    return zero == 3 and (party.parameter > 1 or on_host)
 
 
 def is_summed_last(sharing: Sharing, device: int, *, zero: int) -> bool:
@@ -189,7 +191,7 @@ def sync_of(
         for name in ("all_reduce", "reduce", "scatter"):
             seconds[name][one.segment, 0] += float(once[0]) * one.elements / one.total
     columns: dict[str, Any] = seconds | owners | {f"tied_{name}": spent for name, spent in tied.items()}
-    columns |= _counts(held, layers, device=device, rules=rules, zero=zero)
+    columns |= _counts(held, layers, device=device, rules=rules, zero=zero, on_host=problem.runtime.parameters_on_host)
     cuts, frozen = (of(held, device=device, rules=rules) for of in (cuts_of, frozen_cuts_of))
     return SyncTable(**columns, cuts=cuts, frozen_cuts=frozen)
 
@@ -212,7 +214,7 @@ def _exchanged(problem: Problem, items: tuple[HeldParameters, ...], *, rules: Sh
 
 
 def _counts(
-    held: list[tuple[HeldParameters, ...]], layers: tuple[int, ...], *, device: int, rules: ShardRules, zero: int
+    held: list[tuple[HeldParameters, ...]], layers: tuple[int, ...], *, device: int, rules: ShardRules, zero: int, on_host: bool
 ) -> dict[str, IntArray | FloatArray]:
     """Elements of one layer of each segment by the names of `SyncTable`, and how many members share a copy of states."""
     names = ("dense", "experts", "spread", "frozen", "frozen_dense", "frozen_experts", "tied", "narrow")
@@ -227,7 +229,7 @@ def _counts(
             counts[name][b, 0] += elements
         if h.narrow and h.trainable:
             counts["narrow"][b, 0] += elements
-        for name in ("gathered", "regathered")[: is_gathered(party, zero=zero) * (1 + h.backward)]:
+        for name in ("gathered", "regathered")[: is_gathered(party, zero=zero, on_host=on_host) * (1 + h.backward)]:
             counts[name][b, 0] += elements
             counts[f"narrow_{name}"][b, 0] += elements * h.narrow
             own[f"own_{name}"][b, 0] += elements / party.parameter

@@ -26,7 +26,7 @@ def kept_variant(table: BlockTable, program: BlockProgram, keeps: tuple[Keep, ..
 
     Leaves out: that copies of several blocks share the link with each other, and NVMe bandwidth beyond the device's share.
     """
-    seconds, saved = table.seconds, table.saved_bytes
+    seconds, saved, host = table.seconds, table.saved_bytes, table.host_bytes
     for keep in keeps:
         if keep.how is How.RECOMPUTE and (set(keep.operators) == {"core"} or "full" in keep.operators):
             continue
@@ -40,6 +40,7 @@ def kept_variant(table: BlockTable, program: BlockProgram, keeps: tuple[Keep, ..
         )
         moved = moved * keep.percent // 100
         saved = np.maximum(saved - moved, 0)
+        host = host + moved if keep.how is How.HOST else host
         seconds = seconds.copy()
         if keep.how is How.RECOMPUTE:
             machine = problem_machine(problem)
@@ -50,7 +51,7 @@ def kept_variant(table: BlockTable, program: BlockProgram, keeps: tuple[Keep, ..
             for phase, passes in ((0, (0,)), (1, (1, 2))):
                 beside = float(sum(seconds[p].sum() for p in passes))
                 seconds[phase, ELEMENT] += max(transfer - beside, 0.0)
-    return replace(table, seconds=seconds, saved_bytes=saved) if keeps else table
+    return replace(table, seconds=seconds, saved_bytes=saved, host_bytes=host) if keeps else table
 
 
 def is_on_host(keep: Keep) -> bool:

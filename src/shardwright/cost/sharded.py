@@ -46,7 +46,7 @@ def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatAr
     stream also waits for the host, which calls operators for each tensor of a gather's list: it has waited for the device before, and
     launches the kernels beside the gather behind it. A shard that waits in host memory (`parameters_on_host`) is copied up before the
     gather. Matrices of products in few bits are then quantised (`quantise.weight_bytes`). Leaves out launches and the copies of a shard on
-    the device (1/n of it).
+    the device (1/n of it). What one device holds alone is copied up and not joined.
 
     Source: DeepSpeed 0.3.13, runtime/zero/partition_parameters.py: `_allgather_param` begins with ``torch.cuda.synchronize()``.
     """
@@ -57,7 +57,8 @@ def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatAr
 
     def gathers(elements: IntArray, narrow: IntArray, own: FloatArray, parts: FloatArray) -> FloatArray:
         up = own * (problem.job.parameter.bits / 8 / problem.cluster.node.host.pcie.achieved) if runtime.parameters_on_host else 0.0
-        whole = elements.astype(np.float64) * (runtime.gather_copy_bytes / bandwidth) + narrow.astype(np.float64) * (cast / bandwidth)
+        joined = np.where((sync.shard > 1) | ((sync.expert_shard > 1) & (sync.experts + sync.frozen_experts > 0)), elements, 0)
+        whole = joined.astype(np.float64) * (runtime.gather_copy_bytes / bandwidth) + narrow.astype(np.float64) * (cast / bandwidth)
         return np.asarray(whole + parts * (LISTED_GATHER_OPERATORS * OPERATOR_S) + up, dtype=np.float64)
 
     return (

@@ -32,6 +32,8 @@ class StepBytes:
         logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary;
             again_bytes: of them what a layer's backward makes again.
         outside_bytes: items (name, (r,) bytes) outside the allocator.
+        host_bytes: items (name, (r,) bytes) that live in host memory through the step; host_saved_bytes: (c,) of one microbatch that it
+            keeps there from F to backward. See `host_memory`.
     """
 
     static_bytes: Items
@@ -42,6 +44,8 @@ class StepBytes:
     blocks_bytes: IntArray
     again_bytes: IntArray
     outside_bytes: Items
+    host_bytes: Items
+    host_saved_bytes: IntArray
 
 
 def step_bytes(problem: Problem, grid: Grid, priced: Priced) -> StepBytes:
@@ -52,12 +56,9 @@ def step_bytes(problem: Problem, grid: Grid, priced: Priced) -> StepBytes:
 
 def bytes_of(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> StepBytes:
     """What a step with these choices keeps."""
-    return with_states(bytes_beside_states(problem, choices, priced), state_bytes(problem, choices, priced, cuts))
-
-
-def with_states(beside: StepBytes, states: Items) -> StepBytes:
-    """What a step keeps with the states beside all else."""
-    return replace(beside, static_bytes=(*states, *beside.static_bytes))
+    states, away = state_bytes(problem, choices, priced, cuts), host_state_bytes(problem, choices, cuts)
+    beside = bytes_beside_states(problem, choices, priced)
+    return replace(beside, static_bytes=(*states, *beside.static_bytes), host_bytes=away)
 
 
 def bytes_beside_states(problem: Problem, choices: Choices, priced: Priced) -> StepBytes:
@@ -77,6 +78,8 @@ def bytes_beside_states(problem: Problem, choices: Choices, priced: Priced) -> S
         blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + again + table,
         again_bytes=again,
         outside_bytes=_outside_bytes(problem, priced),
+        host_bytes=(),
+        host_saved_bytes=np.add.reduce(choices.modes * layers.host_bytes[:, :, row], axis=(1, 2)),
     )
 
 
@@ -200,6 +203,31 @@ def state_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) 
         ("gradients", gradients),
         ("optimizer", cuts.held(1) * problem.optimizer.state_bytes * (100 - choices.offload) // 100),
     )
+
+
+def host_state_bytes(problem: Problem, choices: Choices, cuts: Cuts) -> Items:
+    """Model states of each rank that lie in host memory, and the buffers beside them: what `state_bytes` leaves out there.
+
+    optimizer: the states' share that is offloaded. gradients: a copy of the gradients that the host updates with
+    (`Runtime.host_gradient_bytes`). parameters: ZeRO-3's shards of the working copy (`Runtime.parameters_on_host`).
+    buffers: `Runtime.host_buffer_percent` of all these.
+    """
+    runtime = problem.runtime
+    if not choices.offload and not (runtime.parameters_on_host and choices.zero == 3):
+        return ()
+    held, width = cuts.held(1), problem.job.parameter.bits // 8
+    states = held * problem.optimizer.state_bytes
+    items = [
+        ("optimizer", states - states * (100 - choices.offload) // 100),
+        ("gradients", held * runtime.host_gradient_bytes * choices.offload // 100),
+    ]
+    if runtime.parameters_on_host and choices.zero == 3:
+        whole = cuts.shards(width=float(width), beside=float(width), master=True)
+        here = cuts.shards(width=float(width), beside=0.0, master=True)
+        items.append(("parameters", (whole - here).astype(np.int64) + cuts.frozen_held * width))
+    offloaded = np.add.reduce([values for _, values in items])
+    items.append(("buffers", offloaded * runtime.host_buffer_percent // 100))
+    return tuple([(name, values) for name, values in items if values.any()])
 
 
 def _temporaries(choices: Choices, priced: Priced) -> tuple[IntArray, IntArray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from shardwright.program.problem import Problem
 from shardwright.program.stages.chunks import Content
 from shardwright.strategy.grid.axes import Grid
 
+_KEPT: Final = tuple([field.name for field in fields(StepBytes)])
 MAX_PIECES = 4
 """Gradient buckets that a chunk's last backward is cut into at most: enough for the overlap, few enough for the clock."""
 
@@ -95,7 +97,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
     optimizer, update, after, start = _step_end(problem, choices, priced, cuts, start)
     kept = bytes_of(problem, choices, priced, cuts)
     return StepCosts(
-        **{field.name: getattr(kept, field.name) for field in fields(kept)},
+        **{name: getattr(kept, name) for name in _KEPT},
         contents=layout.contents,
         forward_s=parts[0].sum(axis=1),
         backward_s=parts[1].sum(axis=1),

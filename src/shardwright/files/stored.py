@@ -14,7 +14,7 @@ from shardwright.search.answer import Alternative, Answer, Goodput, Nearby, Sens
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
-from shardwright.simulator.prediction import Prediction, Source, StageMemory
+from shardwright.simulator.prediction import HostMemory, Prediction, Source, StageMemory
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
 
@@ -96,6 +96,7 @@ NAMES: Final[Names] = {
     StoredPlan: {"grid": "strategy"},
     Prediction: {"allocated_bytes": "peak_memory_bytes.allocated", "reserved_bytes": "peak_memory_bytes.reserved", "sources": ""},
     StageMemory: {"items": "memory_bytes", "allocated": "allocated_bytes", "reserved": "reserved_bytes", "capacity": "capacity_bytes"},
+    HostMemory: {"items": "memory_bytes", "need": "needed_bytes", "capacity": "capacity_bytes"},
     Alternative: {"grid": "strategy", "changes": "changes_s"},
     Sensitivity: {"best_grid": "best_strategy"},
 }

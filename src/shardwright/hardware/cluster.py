@@ -31,6 +31,7 @@ _AT_DEFAULT: Final = frozenset(["node_tiers", "reliability"])
 class Host:
     """A node's host side: memory and NVMe capacity in bytes, PCIe share of one device, NVMe bytes/s of the node.
 
+    `memory_bytes` of 0: nobody says how much there is, so that no plan needs too much of it.
     `origin` says where the sizes come from; None = not said.
     """
 

@@ -102,8 +102,10 @@ def launch_of(
     """
     base = load_runtime(runtime)
     facts = grid_facts(model, devices=grid.devices, global_batch=global_batch or grid.dp * grid.microbatch, seq_len=seq_len or 1)
-    grid = canonical(grid, facts=facts)
-    options = telling(own_options(base, written.arguments if arguments is None else arguments), grid, model)
+    own = own_options(base, written.arguments if arguments is None else arguments)
+    # Options say whether ZeRO means anything on one device.
+    grid = canonical(replace(grid, options=own), facts=facts)
+    options = telling(own, grid, model)
     verdicts = {**set_by(base), **understood}
     settings = judged(written.arguments, understood=verdicts, model=of_model, ignored=ignored, unmodelled=unmodelled)
     return Launch(

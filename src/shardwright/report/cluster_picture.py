@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from shardwright.hardware.cluster import Cluster, NodeGroup, NodeKind, NodeTier, Tier
+from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind, NodeTier, Tier
 from shardwright.hardware.graph import Units, group_ends, levels_inside_nodes, levels_of, units_of
 from shardwright.hardware.zones import ZoneLink
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA, MILLI, format_bytes, format_percent, format_seconds
@@ -107,6 +107,10 @@ def _of(cluster: Cluster, start: int, end: int) -> list[tuple[int, NodeGroup, in
     return [(number, cluster.groups[number], count) for number, count in enumerate(counts) if count > 0]
 
 
+def _host_memory(host: Host) -> str:
+    return f"of {format_bytes(host.memory_bytes)}" if host.memory_bytes else "of unknown memory"
+
+
 def _nodes(group: NodeGroup, devices: int) -> list[Branch]:
     """Nodes of a group that have so many devices, with their links; where islands are larger than nodes, inside their islands."""
     kind = group.kind
@@ -114,7 +118,7 @@ def _nodes(group: NodeGroup, devices: int) -> list[Branch]:
     cards = "1 NIC" if kind.nics == 1 else f"{kind.nics} NICs"
     lines = (
         f"{cards} of {nic.bandwidth * BITS_PER_BYTE / GIGA:.4g} Gb/s, {_reached(nic.efficiency)}, {format_seconds(nic.latency_s)}",
-        f"host of {format_bytes(kind.host.memory_bytes)}, {kind.host.pcie.bandwidth / GIGA:.4g} GB/s a device",
+        f"host {_host_memory(kind.host)}, {kind.host.pcie.bandwidth / GIGA:.4g} GB/s a device",
         *((f"{group.price:.4g} $ a device and hour",) if group.price else ()),
     )
     node = Branch(

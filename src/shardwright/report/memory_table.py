@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from shardwright.report.tables import PlainTable, plain_table
-from shardwright.simulator.prediction import Prediction, StageMemory
+from shardwright.simulator.prediction import HostMemory, Prediction, StageMemory
 from shardwright.units import GIB, format_percent
 
 FEW_ROWS = 6
@@ -50,6 +50,27 @@ def memory_table(prediction: Prediction, *, all_stages: bool = False, classes: t
     few = max(len(columns) - FEW_ITEMS, 0)
     spare = (*columns[:few], header.index("allocated"), *columns[few:])
     return plain_table(header, rows, right=range(2, len(header)), whole=() if classes else (0,), spare=spare)
+
+
+def host_table(hosts: tuple[HostMemory, ...]) -> PlainTable:
+    """A row for nodes that need the same in host memory, itemised."""
+    names = tuple(dict.fromkeys(name for host in hosts for name, _ in host.items))
+    rows = [_host_row(host, names=names) for host in hosts[:FEW_ROWS]]
+    rows += [("...", *("" for _ in range(len(names) + 4)))] if len(hosts) > FEW_ROWS else []
+    header = ("nodes", "devices", *(_SHORT.get(name, name) for name in names), "needed", "capacity", "full")
+    return plain_table(header, rows, right=range(1, len(header)), whole=(0,))
+
+
+def _host_row(host: HostMemory, *, names: tuple[str, ...]) -> tuple[str, ...]:
+    items = dict(host.items)
+    return (
+        f"{'node' if host.nodes == 1 else f'{host.nodes:,} from node'} {host.node} {host.kind}".strip(),
+        str(host.devices),
+        *(_gib(items.get(name, 0)) for name in names),
+        _gib(host.need),
+        _gib(host.capacity) if host.capacity else "not stated",
+        format_percent(host.need / host.capacity, digits=0) if host.capacity else "",
+    )
 
 
 def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from shardwright.report.kinds_table import kinds_table
 from shardwright.report.layout import Indented, Words
-from shardwright.report.memory_table import memory_table
+from shardwright.report.memory_table import host_table, memory_table
 from shardwright.report.plan_picture import Picture
 from shardwright.report.plan_text import PlanText
 from shardwright.report.tables import plain_table
@@ -17,7 +17,7 @@ from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity,
 from shardwright.search.certificate import Certificate, claim
 from shardwright.search.simulation import Simulation, simulation_lines
 from shardwright.search.summary import LABEL, NO_FIT, WARNING, Line
-from shardwright.simulator.prediction import Prediction
+from shardwright.simulator.prediction import HostMemory, Prediction
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes, format_percent, format_seconds
@@ -123,7 +123,14 @@ def _prediction_parts(prediction: Prediction, *, all_stages: bool, classes: tupl
         section("Where the time of the critical device goes", _breakdown_table(prediction)),
         *kinds,
         section(f"{title}; by {by}, in GiB", memory_table(prediction, all_stages=all_stages, classes=classes)),
+        *([section(_host_title(prediction.host_memory[0]), host_table(prediction.host_memory))] if prediction.host_memory else []),
     ]
+
+
+def _host_title(fullest: HostMemory) -> str:
+    """``Host memory of the fullest node: 394.2 GiB of 512 GiB (77.0 %); by node, in GiB``."""
+    of = f" of {format_bytes(fullest.capacity)} ({format_percent(fullest.need / fullest.capacity)})" if fullest.capacity else ""
+    return f"Host memory of the fullest node: {format_bytes(fullest.need)}{of}; by node, in GiB"
 
 
 def place_of_part(part: tuple[str, float]) -> int:

@@ -48,6 +48,8 @@ def why_document(why: Why) -> dict[str, Any]:
         "fits_with": list(why.other.fitting),
         "changes_s": {name: other - plan for name, plan, other in why.seconds},
         "changes_bytes": {name: other - plan for name, plan, other in why.memory},
+        "missing_host_bytes": [{"node": one.node, "bytes": one.lacking} for one in prediction.host_memory if one.lacking],
+        "changes_host_bytes": {name: other - plan for name, plan, other in why.host_memory},
     }
 
 
@@ -67,6 +69,7 @@ def render_why(why: Why) -> RenderableType:
         _lines(lines),
         section("Where the time goes, in seconds", _table(why.seconds, total="the step", names=part_name, scale=1.0, digits=4)),
         section("Memory of the fullest device, in GiB", _table(why.memory, total="reserved", names=str, scale=GIB, digits=2)),
+        *_hosts(why),
         *_lacking(why),
     )
 
@@ -109,10 +112,18 @@ def _signed(change: float, *, digits: int) -> str:
     return text if float(text) else "="
 
 
+def _hosts(why: Why) -> list[RenderableType]:
+    """Host memory of the fullest node, of both, where either offloads something."""
+    body = _table(why.host_memory, total="needed", names=str, scale=GIB, digits=2)
+    return [section("Host memory of the fullest node, in GiB", body)] if why.host_memory else []
+
+
 def _lacking(why: Why) -> list[RenderableType]:
     """Every stage without room, and by how much."""
     assert why.other is not None
     classes = why.other.classes
     lacks = missing_bytes(why.other.prediction)
     rows = [(f"devices {classes[rank]}" if classes else f"stage {rank}", f"{format_bytes(count)} too much") for rank, count in lacks]
+    hosts = [one for one in why.other.prediction.host_memory if one.lacking]
+    rows += [(f"host memory of node {one.node}", f"{format_bytes(one.lacking)} too much") for one in hosts]
     return [section("What does not fit", plain_table(("", ""), rows))] if rows else []

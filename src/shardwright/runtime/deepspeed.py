@@ -37,6 +37,7 @@ _TIMERS: Final = (
 _BF16: Final = f"{_BLOB}/0acdb021c71edb33a637ee60ff54425279cd08bc/deepspeed/runtime/bf16_optimizer.py"
 _CONFIG: Final = "https://www.deepspeed.ai/docs/config-json/"
 
+_HOST: Final = f"{_BLOB}/0cca5393114258967cbfe25e24356e43e81cc9e4/docs/code-docs/source/memory.rst"
 _CHECKPOINTS: Final = f"{_BLOB}/02f59ea37362c316f71a4a5a919d9d79528d4b61/deepspeed/runtime/activation_checkpointing/checkpointing.py"
 
 
@@ -146,6 +147,13 @@ V0_16: Final = runtime(
         note="models are Hugging Face's in eager mode with flash-attention 2",
     ),
     stated(f"{_TREE}/runtime/activation_checkpointing/checkpointing.py", full_recompute=FullRecompute.WHOLE),
+    read(
+        _HOST,
+        host_gradient_bytes=4,
+        host_buffer_percent=50,
+        note="General RAM: 16 bytes a parameter with the optimizer on the host (fp32 master, gradient and two moments), 18 with the 16-bit "
+        "parameters too, and half as much again for buffers (additional_buffer_factor 1.5)",
+    ),
     stated(
         f"{_TREE}/moe/sharded_moe.py",
         off="capture routing_on_host router_kernels fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "

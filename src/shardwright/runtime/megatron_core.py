@@ -248,7 +248,14 @@ V0_12: Final = runtime(
         "which reduce with the last microbatch",
     ),
     stated(f"{_CORE}/optimizer/distrib_optimizer.py", off="zero1_broadcasts", note="parameters come back by all-gather, bucket by bucket"),
-    stated(f"{_CORE}/optimizer/cpu_offloading/hybrid_optimizer.py", on="optimizer_offload"),
+    read(
+        "https://github.com/NVIDIA/Megatron-LM/blob/0d41ecd8b5388da7e8ea98ff88086e43d3371b30/megatron/core/optimizer/cpu_offloading/"
+        "hybrid_optimizer.py",
+        on="optimizer_offload",
+        off="host_buffer_percent",
+        host_gradient_bytes=4,
+        note="HybridDeviceOptimizer: an fp32 copy of each offloaded parameter, its moments, and its gradient in that format, pinned",
+    ),
     stated(
         f"{_CORE}/transformer/transformer_config.py",
         on="activation_offload",

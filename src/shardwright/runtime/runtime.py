@@ -231,6 +231,8 @@ class Runtime:
         scales_gradients: gradients are multiplied by 1 / holders in their buffer before the collective sums them.
         checkpoints_on_host: the inputs of layers that full recompute runs again wait in host memory, each member of a tensor-parallel group
             with its own part. parameters_on_host: ZeRO-3's shards of the working copy wait there, and are copied up for each gather.
+        host_gradient_bytes: bytes of the gradient's copy in host memory for each element whose optimizer states lie there.
+            host_buffer_percent: buffers that its documentation counts in host memory, in percent of the model states that lie there.
         experts_split_as_layers: where nothing is said, experts are split over tp as dense layers are (etp = tp).
         router_kernels: kernels of a forward of the router and of what prepares the dispatch, where each copy is sent; 0 = not counted.
         fills_pipeline: 1F1B by name is refused with fewer microbatches than stages, unless there is one.
@@ -335,6 +337,8 @@ class Runtime:
     ties_experts: bool = False
     equal_stages: bool = False
     equal_between: bool = False
+    host_gradient_bytes: int = 0
+    host_buffer_percent: int = 0
     facts: tuple[Fact, ...] = ()
     offers: tuple[Offer, ...] = ()
     own: Options = ()

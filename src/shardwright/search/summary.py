@@ -9,7 +9,7 @@ from shardwright.cost.spending import Spending
 from shardwright.hardware.device import Evidence
 from shardwright.search.request import Request
 from shardwright.search.scenarios import judged_by
-from shardwright.simulator.prediction import Counted, Prediction
+from shardwright.simulator.prediction import Counted, HostMemory, Prediction, host_lack
 from shardwright.strategy.text.printable import printable
 from shardwright.units import format_bytes, format_dollars, format_parameters, format_percent
 
@@ -152,16 +152,27 @@ def verdict(p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fit
     share = p.reserved_bytes / room
     if p.fits:
         fits = f"fits: the fullest device holds {format_percent(share)} of the {format_bytes(room)} that a program can allocate"
+        fits += host_share(p.host_memory)
         if p.full_bytes:
             fits += f", {format_bytes(p.full_bytes - p.reserved_bytes)} less than if all parameters were trained"
         more = WARNING if share > TIGHT else kept
         return f"{fits}; {more}" if more else fits
     worst = max(p.stages, key=lambda stage: stage.reserved / (stage.capacity or room))
     where = f"devices {classes[worst.rank]}" if classes else f"stage {worst.rank}"
-    over = format_bytes(worst.reserved - (worst.capacity or room))
+    over = worst.reserved - (worst.capacity or room)
     hint = f"; fits with {' or '.join(fitting)}" if fitting else ""
     blocks = "; its tensors fit, its allocator's blocks do not: PyTorch frees blocks and asks again in every step, for a time not priced"
-    return f"{NO_FIT}: {where} by {over}{hint}{blocks if _tensors_fit(p) else ''}"
+    of_device = f"{where} by {format_bytes(over)}{hint}{blocks if _tensors_fit(p) else ''}" if over > 0 else ""
+    return f"{NO_FIT}: " + "; ".join(filter(None, (of_device, host_lack(p.host_memory) + ("" if of_device else hint))))
+
+
+def host_share(hosts: tuple[HostMemory, ...]) -> str:
+    """How much of its host memory the fullest node needs, as text behind the verdict of devices; empty = nothing is offloaded."""
+    if not hosts:
+        return ""
+    host = hosts[0]
+    of = f"{format_percent(host.need / host.capacity)} of the {format_bytes(host.capacity)}" if host.capacity else format_bytes(host.need)
+    return f", and the fullest node needs {of} of its host memory" if host.capacity else f", and the fullest node needs {of} of host memory"
 
 
 def _tensors_fit(p: Prediction) -> bool:

@@ -38,6 +38,15 @@ class Why:
         """Bytes of each item of the fullest device's memory, of both; each column adds up to what it reserves."""
         return () if self.other is None else _beside(fullest(self.plan.prediction).items, fullest(self.other.prediction).items)
 
+    @property
+    def host_memory(self) -> Beside:
+        """Bytes of each item in the host memory of the fullest node, of both; empty where neither offloads anything."""
+        return () if self.other is None else _beside(_fullest_node(self.plan.prediction), _fullest_node(self.other.prediction))
+
+
+def _fullest_node(prediction: Prediction) -> tuple[tuple[str, int], ...]:
+    return prediction.host_memory[0].items if prediction.host_memory else ()
+
 
 def _beside(one: tuple[tuple[str, float], ...], other: tuple[tuple[str, float], ...]) -> Beside:
     here, there = dict(one), dict(other)

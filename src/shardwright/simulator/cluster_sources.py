@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup
-from shardwright.hardware.device import Origin
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup, NodeKind
+from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.zones import ZoneLink
 from shardwright.simulator.prediction import Source
-from shardwright.units import BITS_PER_BYTE, GIGA, format_seconds
+from shardwright.units import BITS_PER_BYTE, GIGA, format_bytes, format_seconds
 
 
 def cluster_sources(cluster: Cluster) -> tuple[Source, ...]:
@@ -41,6 +44,29 @@ def _network_sources(cluster: Cluster) -> tuple[Source, ...]:
         return (nodes, switches)
     said = "; ".join(dict.fromkeys(_link(one) for one in cluster.links))
     return (nodes, switches, Source(quantity="links between zones", value=said, origin=cluster.links[0].link.origin))
+
+
+NO_HOST: Final = Origin(evidence=Evidence.ASSUMED, reference="nobody says how much there is, so none is too much; a cluster file can")
+
+
+def host_sources(cluster: Cluster, used: Sequence[int]) -> tuple[Source, ...]:
+    """Host memory and its bandwidth on each kind of node among some node groups: what offloaded bytes are held against.
+
+    Args:
+        used: numbers of node groups.
+    """
+    found = dict.fromkeys(source for group in used for source in _of_host(cluster.groups[group].kind, cluster=cluster))
+    return tuple(found)
+
+
+def _of_host(kind: NodeKind, *, cluster: Cluster) -> Iterator[Source]:
+    host, name = kind.host, "" if cluster.is_uniform else f"{kind.name} "
+    known = host.origin or Origin(evidence=Evidence.PUBLISHED, reference="the cluster's description")
+    memory, value = (
+        ("host memory", f"{format_bytes(host.memory_bytes)} a node") if host.memory_bytes else ("unlimited host memory", "unlimited")
+    )
+    yield Source(quantity=f"{name}{memory}", value=value, origin=known if host.memory_bytes else NO_HOST)
+    yield Source(quantity=f"{name}link to the host", value=f"{host.pcie.achieved / GIGA:.4g} GB/s a device", origin=host.pcie.origin)
 
 
 def _link(one: ZoneLink) -> str:

@@ -98,6 +98,8 @@ def _side_by_side(found: list[_ClassBytes]) -> StepBytes:
         blocks_bytes=np.array([one.blocks for one in found], dtype=np.int64),
         again_bytes=nothing,
         outside_bytes=(("outside", np.array([sum(one.outside.values()) for one in found], dtype=np.int64)),),
+        host_bytes=(),
+        host_saved_bytes=nothing,
     )
 
 
@@ -110,8 +112,14 @@ def _outside(steps: list[StepCosts]) -> dict[str, int]:
     return result
 
 
-def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass) -> IntArray:
-    """(actions of its row,) bytes of activations that each action keeps from its start on, or gives back at its end (negative)."""
+def kept_changes(
+    program: Program, costs: StageCosts, device_class: DeviceClass, *, kept_by: str = "saved_bytes", again_by: str = "restored_bytes"
+) -> IntArray:
+    """(actions of its row,) bytes of activations that each action keeps from its start on, or gives back at its end (negative).
+
+    Args:
+        kept_by, again_by: fields of `StepCosts`: what a microbatch keeps, and what of it an early recompute makes again (empty = nothing).
+    """
     rows = program.rows
     span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
     kinds = rows.kind[span]
@@ -122,7 +130,7 @@ def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass)
     kept = np.zeros((2, lanes + 1, chunks + 1, slices), dtype=np.int64)
     for number, stage, family in device_class.families:
         for cut, step in enumerate(costs.families[number, stage, family].slices):
-            kept[:, number, stage, cut] = int(step.saved_bytes[0]), int(step.restored_bytes[0])
+            kept[:, number, stage, cut] = int(getattr(step, kept_by)[0]), int(getattr(step, again_by)[0]) if again_by else 0
     saved, restored = kept[:, lane, chunk, part]
     changes: IntArray = sign * saved
     if (kinds == R).any():

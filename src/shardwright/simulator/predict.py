@@ -19,7 +19,7 @@ from shardwright.program.problem import Problem, under
 from shardwright.program.same import Same
 from shardwright.program.stages.parts import working_devices
 from shardwright.simulator.breakdown import breakdown, critical_class
-from shardwright.simulator.cluster_sources import cluster_sources
+from shardwright.simulator.cluster_sources import cluster_sources, host_sources
 from shardwright.simulator.egress import egress_usd
 from shardwright.simulator.interval import doubts, interval
 from shardwright.simulator.kinds import kind_names, kind_times
@@ -72,12 +72,13 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
         reserved_bytes=done.memory[worst].reserved,
         capacity_bytes=capacity[worst],
         full_bytes=_full_bytes(problem, plan) if with_sources else 0,
-        fits=done.memory[worst].reserved <= capacity[worst],
+        fits=done.memory[worst].reserved <= capacity[worst] and done.fits_hosts,
         stages=_stages(problem, done.memory, kinds),
         breakdown_s=parts,
         kinds=() if problem.cluster.is_uniform else kind_times(problem.cluster, done),
         sources=_sources(problem, plan, done) if with_sources else (),
         spending=step_spending(problem, done),
+        host_memory=done.host_memory,
     )
 
 
@@ -133,8 +134,10 @@ def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Sourc
     used = [group for group, count in enumerate(counts_by_group(problem.cluster, working_devices(Same(result.program.stages)))) if count]
     known = dict.fromkeys(_of_kind(problem, kind, s) for kind in used for s in problem_sources(group_problem(problem, kind)))
     vendors = dict.fromkeys(problem.cluster.groups[kind].kind.accelerator.vendor for kind in used)
+    hosts = host_sources(problem.cluster, used) if result.host_memory else ()
     return (
         *cluster_sources(problem.cluster),
+        *hosts,
         *_shared_library(tuple(vendors)),
         *_checkpoint(problem),
         *known,

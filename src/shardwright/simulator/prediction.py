@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shardwright.cost.spending import Spending
 from shardwright.hardware.device import Origin
+from shardwright.units import format_bytes
 
 OUTSIDE = ("communication", "context")
 """Items of a stage's memory that its framework's allocator does not know."""
@@ -37,6 +38,47 @@ class StageMemory:
     def allocator_bytes(self) -> int:
         """What the caching allocator holds (torch's reserved): all but what lies outside of it."""
         return self.reserved - sum(size for name, size in self.items if name in OUTSIDE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """Host memory that a plan needs in one node, in bytes: the sum over the node's devices of what each offloads.
+
+    Args:
+        node: the first of the nodes that look the same, counted from 0. nodes: how many do. devices: of the node that offload something.
+        kind: name of the node's kind where nodes differ; empty = they do not.
+        items: (name, bytes): optimizer (states), gradients (the copy that the host updates with), parameters, buffers, which live through
+            the step, and activations at their peak.
+        need: the sum of the items. capacity: bytes of the node's host memory; 0 = nobody says, and none is too much.
+    """
+
+    node: int
+    nodes: int
+    devices: int
+    kind: str
+    items: tuple[tuple[str, int], ...]
+    need: int
+    capacity: int
+
+    @property
+    def lacking(self) -> int:
+        """Bytes by which the need exceeds the capacity; 0 = it fits."""
+        return max(self.need - self.capacity, 0) if self.capacity else 0
+
+
+def host_lack(hosts: tuple[HostMemory, ...]) -> str:
+    """Which nodes' host memory does not fit, by how much and for what, as text; empty = all fit.
+
+    ``the host memory of each of 4 nodes by 198.8 GiB (needs 262.8 GiB, 197.1 GiB of it optimizer; has 64.00 GiB)``
+    """
+    host = max(hosts, key=lambda one: one.lacking, default=None)
+    if host is None or not host.lacking:
+        return ""
+    name, most = max(host.items, key=lambda item: item[1])
+    who = f"node {host.node}" if host.nodes == 1 else f"each of {host.nodes:,} nodes"
+    kind = f" of {host.kind}" if host.kind else ""
+    need, room = format_bytes(host.need), format_bytes(host.capacity)
+    return f"the host memory of {who}{kind} by {format_bytes(host.lacking)} (needs {need}, {format_bytes(most)} of it {name}; has {room})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +138,11 @@ class Prediction:
         step_time_s: seconds. interval_s: 80 % interval (low, high). devices: of the plan. idle_devices: of the cluster that it leaves idle.
         tokens_per_s, tokens_per_s_per_device: of text tokens, a device of the plan.
         mfu_causal, mfu_full: model FLOPs over peak, counting the scores under the mask, or the full square.
-        allocated_bytes, reserved_bytes: worst device. capacity_bytes: what a device has for the program. fits: it has room for all.
+        allocated_bytes, reserved_bytes: worst device. capacity_bytes: what a device has for the program. fits: every device has room
+            for all that it holds, and every node's host memory for what its devices offload.
         full_bytes: reserved by the fullest device where all parameters are trained; 0 = they are.
-        stages: one a pipeline rank. breakdown_s: (name, seconds) of the critical device, tiling the step.
+        stages: one a pipeline rank. host_memory: of nodes whose devices offload something, the fullest first.
+        breakdown_s: (name, seconds) of the critical device, tiling the step.
         sources: numbers behind it. doubts: what its interval is made of. kinds: of the devices that work, where the cluster has several.
         spending: what a step costs.
     """
@@ -124,3 +168,4 @@ class Prediction:
     doubts: tuple[Doubt, ...] = ()
     kinds: tuple[KindTimes, ...] = ()
     spending: Spending | None = None
+    host_memory: tuple[HostMemory, ...] = ()

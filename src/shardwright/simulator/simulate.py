@@ -30,8 +30,9 @@ from shardwright.program.stages.holdings import HeldParameters, Holdings, Summin
 from shardwright.program.stages.parts import Segment, StageParts, plan_stages, working_devices
 from shardwright.program.stages.traits import Grouping
 from shardwright.simulator.device_memory import plan_memory
+from shardwright.simulator.host_memory import host_memory
 from shardwright.simulator.kernel.events import simulate
-from shardwright.simulator.prediction import StageMemory
+from shardwright.simulator.prediction import HostMemory, StageMemory
 from shardwright.simulator.room import ACTION_BYTES, num_actions, require_room
 from shardwright.simulator.stage_kinds import PlacedKind, StageKind, stage_kinds
 from shardwright.simulator.tasks import plan_kernel_tasks
@@ -62,6 +63,7 @@ class SimulatedPlan:
 
     Args:
         program, costs, timeline: how it came about. step_time_s: with jitter. memory: of each class of devices.
+            host_memory: of nodes whose devices offload something, the fullest first.
     """
 
     program: Program
@@ -69,12 +71,22 @@ class SimulatedPlan:
     timeline: Timeline
     step_time_s: float
     memory: tuple[StageMemory, ...]
+    host_memory: tuple[HostMemory, ...]
     mfu_causal: float
 
     @property
     def fits(self) -> bool:
-        """No class of devices needs more than its devices have."""
-        return all(m.reserved <= m.capacity for m in self.memory)
+        """No class of devices needs more than its devices have, and no node more host memory than it has."""
+        return all(m.reserved <= m.capacity for m in self.memory) and self.fits_hosts
+
+    @property
+    def fits_hosts(self) -> bool:
+        """No node needs more host memory than it has."""
+        return not any(host.lacking for host in self.host_memory)
+
+    def fits_in(self, capacity: float) -> bool:
+        """No device needs more than `capacity` bytes, and no node more host memory than it has."""
+        return self.need <= capacity and self.fits_hosts
 
     @property
     def need(self) -> int:
@@ -337,6 +349,7 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
         timeline=Timeline(start=start, finish=finish, work=tasks[0]),
         step_time_s=seconds,
         memory=plan_memory(problem, program, costs),
+        host_memory=host_memory(problem, program, costs),
         mfu_causal=mfu,
     )
 
@@ -349,12 +362,12 @@ def peak_among(problem: Problem, devices: Sequence[int]) -> float:
 
 def plan_of_grid(problem: Problem, grid: Grid) -> Plan:
     """The plan that a grid is for the problem's model and batch."""
-    return _plan_of(Same(problem.model), grid, problem.job.global_batch)
+    return _plan_of(Same(problem.model), grid, problem.job.global_batch, problem.runtime.parameters_on_host)
 
 
 @lru_cache(maxsize=64)
-def _plan_of(model: Same[Model], grid: Grid, global_batch: int) -> Plan:
-    return plan_of(grid, model=model.value, global_batch=global_batch)
+def _plan_of(model: Same[Model], grid: Grid, global_batch: int, host_shards: bool) -> Plan:
+    return plan_of(grid, model=model.value, global_batch=global_batch, host_shards=host_shards)
 
 
 def simulate_grid(problem: Problem, grid: Grid) -> SimulatedPlan:
@@ -362,6 +375,7 @@ def simulate_grid(problem: Problem, grid: Grid) -> SimulatedPlan:
     return simulate_plan(problem, plan_of_grid(problem, grid), verified=True)
 
 
-def memory_of_grid(problem: Problem, grid: Grid) -> tuple[StageMemory, ...]:
-    """The exact peak of each class of devices of a grid, without its time."""
-    return plan_memory(under(problem, grid.options), *lower(problem, plan_of_grid(problem, grid), verified=True))
+def footprint_of_grid(problem: Problem, grid: Grid) -> tuple[tuple[StageMemory, ...], tuple[HostMemory, ...]]:
+    """The exact peak of each class of devices of a grid, and the host memory of its nodes, without its time."""
+    own, lowered = under(problem, grid.options), lower(problem, plan_of_grid(problem, grid), verified=True)
+    return plan_memory(own, *lowered), host_memory(own, *lowered)

@@ -55,8 +55,8 @@ class ScaleUp(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """A node: devices, island, scale-up link, Gb/s of network a device, PCIe generation (0 = C2C), host GiB, cards (0 = one a device),
-    whether they speak TCP only.
+    """A node: devices, island, scale-up link, Gb/s of network a device, PCIe generation (0 = C2C), host GiB (0 =
+    unknown), cards (0 = one a device), whether they speak TCP only.
     """
 
     num_devices: int
@@ -158,7 +158,7 @@ ROWS: Final[dict[str, NodeRow]] = {
 }
 
 _C2C_GB_PER_S: Final = {"gh200-96gb": 450.0, "gb200-nvl72": 225.0, "gb300-nvl72": 225.0}
-_DEFAULT: Final = NodeRow(8, 8, _pcie(32), 100, 4, 512, 1)
+_DEFAULT: Final = NodeRow(8, 8, _pcie(32), 100, 4, 0, 1)
 
 
 def network_card(*, gbit_per_s: float, origin: Origin = NIC_ORIGIN, efficiency: float = NIC_EFFICIENCY) -> Link:

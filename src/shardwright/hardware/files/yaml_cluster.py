@@ -201,7 +201,8 @@ def _link(record: LinkRecord | None, base: Link, *, path: str) -> Link:
 def _host(record: HostRecord | None, base: Host, *, path: str) -> Host:
     if record is None:
         return base
-    origin = _origin(record.origin, otherwise=_FILE) if record.origin else None
+    assumed = base.origin if record.memory_gib is None else None
+    origin = _origin(record.origin, otherwise=_FILE) if record.origin else assumed
     return replace(base, **_fields(record, Host), pcie=_link(record.pcie, base.pcie, path=f"{path}.pcie"), origin=origin)
 
 

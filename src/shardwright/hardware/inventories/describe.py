@@ -195,7 +195,8 @@ def _host(facts: Mapping[What, Found], base: NodeKind) -> Part:
         record["memory_gib"] = round(float(str(memory.value)) / GIB, 3)
         record["origin"] = {"evidence": "measured", "reference": f"memory from {memory.where[:200]}; the rest assumed"}
     else:
-        assumed.append(Assumed(What.HOST_MEMORY, in_words(What.HOST_MEMORY, base.host.memory_bytes), _as(base, base.host.origin)))
+        usual = in_words(What.HOST_MEMORY, base.host.memory_bytes) if base.host.memory_bytes else "unlimited"
+        assumed.append(Assumed(What.HOST_MEMORY, usual, _as(base, base.host.origin)))
     if slot is not None and not is_beside_host(base) and slot.value != base.host.pcie.bandwidth:
         record["pcie"] = {"bandwidth_gigabytes_per_s": float(str(slot.value)) / GIGA, "origin": _origin(base.host.pcie.origin, slot)}
     elif slot is None or is_beside_host(base):

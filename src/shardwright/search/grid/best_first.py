@@ -48,7 +48,8 @@ class Outcome:
 
     Args:
         ranked: simulated members, best first, certified in this order. simulated, paths: how many reached S and B1.
-        too_large: members whose exact peak exceeds the capacity. lower_bound_s: no member that is not ranked is faster.
+        too_large: members whose exact peak exceeds the capacity, on a device or in host memory.
+        lower_bound_s: no member that is not ranked is faster.
     """
 
     ranked: list[Simulated] = field(default_factory=list)
@@ -176,7 +177,7 @@ def _advance(problem: Problem, heap: list[tuple[float, int, int, object]], capac
         return held.step_time_s
     assert isinstance(held, Grid)
     simulated = Simulated(grid=held, result=simulate_grid(problem, held))
-    if simulated.result.need > capacity:
+    if not simulated.result.fits_in(capacity):
         outcome.paths -= 1
         outcome.too_large += 1
         return float("inf")

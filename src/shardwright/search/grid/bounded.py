@@ -7,18 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
+from shardwright.arrays import BoolArray, FloatArray
 from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import step_costs
 from shardwright.program.problem import Problem, under
+from shardwright.search.grid.host_bounds import drop_over_hosts, excess_over_hosts
 from shardwright.search.grid.line_bounds import raise_by_lines
 from shardwright.search.grid.members import Members, enumerate_members, member_grid
 from shardwright.search.grid.meshes import Meshes
 from shardwright.search.grid.prepare import Prepared, bound_all, facts_of, prepare, with_lines
 from shardwright.search.grid.space import Space
-from shardwright.simulator.prediction import StageMemory
-from shardwright.simulator.simulate import memory_of_grid
+from shardwright.simulator.prediction import HostMemory, StageMemory
+from shardwright.simulator.simulate import footprint_of_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts
 
@@ -95,6 +96,7 @@ def bound_space(
     members = enumerate_members(problem, space, facts, meshes=meshes)
     prepared = prepare(problem, members)
     seconds, memory = bound_all(problem, prepared, capacity=capacity)
+    drop_over_hosts(problem, prepared, seconds)
     prepared = with_lines(problem, prepared, members.least_of(seconds) < until)
     if prepared.lines is not None:
         raise_by_lines(problem, prepared, facts_of(problem, devices=space.devices, capacity=capacity), seconds)
@@ -104,14 +106,12 @@ def bound_space(
 def smallest(problem: Problem, bounded: Bounded, *, enough: float = 0.0, most: float = math.inf) -> tuple[Grid, StageMemory] | None:
     """The member with the least exact peak, and its fullest stage; None if the space has no members, or none of at most `most` bytes.
 
-    Looks at members in order of their bound until none can be smaller, one needs no more than `enough` bytes, or MOST_EXACT were seen.
+    Looks at members in order of their bound until none can be smaller, one needs no more than `enough` bytes, or MOST_EXACT were seen. With
+    `most`, of members that also fit the host memory of their nodes.
     """
-    if not len(bounded.memory):
-        return None
-    size = min(MOST_EXACT, len(bounded.memory))
-    places = np.argpartition(bounded.memory, size - 1)[:size]
+    hosted = math.isfinite(most)
     best: tuple[Grid, StageMemory] | None = None
-    for place in places[np.lexsort((places, bounded.memory[places]))].tolist():
+    for place in _by_memory(bounded, np.isfinite(bounded.seconds) if hosted else np.ones(len(bounded.seconds), dtype=np.bool_)):
         bound = math.floor(bounded.memory[place])
         if bound > most or (best is not None and (bound >= best[1].reserved or best[1].reserved <= enough)):
             break
@@ -120,7 +120,40 @@ def smallest(problem: Problem, bounded: Bounded, *, enough: float = 0.0, most: f
         least = reserved_bytes(problem, order_table(grid, microbatches=microbatches_of(problem, grid)), costs).max()
         if least > most or (best is not None and least >= best[1].reserved):
             continue
-        fullest = max(memory_of_grid(problem, grid), key=lambda s: s.reserved)
+        memory, hosts = footprint_of_grid(problem, grid)
+        fullest = max(memory, key=lambda s: s.reserved)
+        if hosted and any(host.lacking for host in hosts):
+            continue
         if fullest.reserved <= most and (best is None or fullest.reserved < best[1].reserved):
             best = grid, fullest
     return best
+
+
+def least_offloaded(problem: Problem, bounded: Bounded, *, most: float) -> tuple[Grid, HostMemory] | None:
+    """Of members of at most `most` bytes a device, the one whose nodes lack least host memory, and the node that lacks most.
+
+    None where there are no such members.
+
+    Looks at the MOST_EXACT members of which all devices together offload least.
+    """
+    over = excess_over_hosts(problem, bounded.prepared)
+    some = np.flatnonzero(bounded.memory <= most)
+    best: tuple[Grid, HostMemory] | None = None
+    for place in some[np.argsort(over[some], kind="stable")][:MOST_EXACT].tolist():
+        grid = member_grid(bounded.members, place)
+        memory, hosts = footprint_of_grid(problem, grid)
+        if not hosts or max(one.reserved for one in memory) > most:
+            continue
+        host = max(hosts, key=lambda one: one.lacking)
+        if best is None or host.lacking < best[1].lacking:
+            best = grid, host
+    return best
+
+
+def _by_memory(bounded: Bounded, among: BoolArray) -> list[int]:
+    """The MOST_EXACT members of least memory bound among some."""
+    places = np.flatnonzero(among)
+    if len(places) > MOST_EXACT:
+        places = places[np.argpartition(bounded.memory[places], MOST_EXACT - 1)[:MOST_EXACT]]
+    found: list[int] = places[np.lexsort((places, bounded.memory[places]))].tolist()
+    return found

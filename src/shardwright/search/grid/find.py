@@ -43,13 +43,14 @@ def find(
     most_looks: int = 0,
     stop_at: int | None = None,
     memory: int = SEARCH_MEMORY,
+    hints: bool = True,
     progress: Progress | None = None,
 ) -> Answer:
     """The best member of `space`, certified.
 
     Args:
         time_limit_s: past it the best so far stands with its proven gap. most_looks, stop_at: see `search.limit.limit_of`.
-        memory: bytes that the search may take for members.
+        memory: bytes that the search may take for members. hints: see `infeasible.nothing_fits`; not where the error is caught.
 
     Raises:
         OutOfTimeError: long past the limit there is no plan yet.
@@ -60,10 +61,21 @@ def find(
     load_kernels()
     begun, limit = time.monotonic(), limit_of(time_limit_s, most_looks=most_looks, stop_at=stop_at)
     searched = search(problem, space, facts, capacity=capacity, top=top, limit=limit, memory=memory, progress=progress)
-    return replace(answer_of(problem, space, facts, searched, capacity=capacity, limit=limit), search_time_s=time.monotonic() - begun)
+    answer = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit, hints=hints, progress=progress)
+    return replace(answer, search_time_s=time.monotonic() - begun)
 
 
-def answer_of(problem: Problem, space: Space, facts: GridFacts, searched: Searched, *, capacity: int, limit: Limit) -> Answer:
+def answer_of(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    searched: Searched,
+    *,
+    capacity: int,
+    limit: Limit,
+    hints: bool = True,
+    progress: Progress | None = None,
+) -> Answer:
     """What a search found, certified; the seconds that it took are left out.
 
     Raises:
@@ -73,7 +85,7 @@ def answer_of(problem: Problem, space: Space, facts: GridFacts, searched: Search
     if not ranked and any(np.isfinite(seconds).any() for _, seconds, _ in searched.left):
         raise out_of_time()
     if not ranked:
-        raise nothing_fits(problem, space, facts, tuple(searched.crossed), capacity=capacity)
+        raise nothing_fits(problem, space, facts, tuple(searched.crossed), capacity=capacity, hints=hints, progress=progress)
     prediction = predict(problem, ranked[0].grid, ranked[0].result)
     return Answer(
         grid=ranked[0].grid,

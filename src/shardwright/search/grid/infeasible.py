@@ -3,156 +3,105 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
 
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.overrides import effective_memory, limit_devices
 from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem, under
-from shardwright.search.grid.bounded import Crossed, bound_space, smallest
+from shardwright.search.grid.bounded import Crossed, least_offloaded, smallest
 from shardwright.search.grid.members import enumerate_members
-from shardwright.search.grid.space import AXES, Space, exhaustive_space, standard_space
+from shardwright.search.grid.space import Space
+from shardwright.search.grid.trials import Asked, Trial, changed_to, fits, lean, series_of, unpinned_changes
+from shardwright.simulator.prediction import host_lack
+from shardwright.simulator.simulate import footprint_of_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.rules import GridFacts, violations
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes
 
-DOUBLINGS = 10
-"""How far devices are doubled and sequences halved."""
-NEAR = 24
+Progress = Callable[[str, int, int], None]
+NEAR: Final = 24
 """Numbers of devices below the given one that are tried."""
-MOST_SHOWN = 4
-MOST_RAW = 4000
-LARGEST_CLUSTER = 2**21
-_BUILDERS: dict[str, Callable[[Problem, GridFacts], Space]] = {"standard": standard_space, "exhaustive": exhaustive_space}
+MOST_UNPINNED: Final = 2
+"""Pins that are named where nothing is legal."""
+MOST_RAW: Final = 4000
+LONGEST_S: Final = 30.0
+"""Seconds after which no further change is tried."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
-    """One change of what was asked, and what is asked then."""
+def nothing_fits(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    crossed: tuple[Crossed, ...],
+    *,
+    capacity: int,
+    hints: bool = True,
+    progress: Progress | None = None,
+) -> InfeasibleError:
+    """The error of a space without a member that fits in `capacity` bytes a device and in the host memory of its nodes.
 
-    text: str
-    problem: Problem
-    space: Space
-
-
-def nothing_fits(problem: Problem, space: Space, facts: GridFacts, crossed: tuple[Crossed, ...], *, capacity: int) -> InfeasibleError:
-    """The error of a space without a member that fits in `capacity` bytes a device.
-
-    The hint names changes that were tried and fit: pins dropped, a wider space, more devices (doubled), a shorter sequence (halved),
-    more memory, another runtime. Each probe looks only at the members of least memory.
+    Args:
+        hints: also changes that were tried and fit, as `trials.series_of` lists them; without them the error costs no search.
     """
-    parts = ((under(problem, part.space.chosen), part.bounded(problem, facts, capacity=capacity)) for part in crossed)
+    parts = [(under(problem, part.space.chosen), part.bounded(problem, facts, capacity=capacity)) for part in crossed]
     found = [least for own, part in parts if (least := smallest(own, part, enough=capacity)) is not None]
     # Where options are searched, changes are tried with the first value of each.
-    problem, space = under(problem, space.rows()[0].chosen), space.rows()[0]
+    first = space.rows()[0]
+    problem = under(problem, first.chosen)
     if not found:
-        return _nothing_legal(problem, space, facts, sum(part.enumerated for part in crossed))
+        return _nothing_legal(problem, first, facts, sum(part.enumerated for part in crossed))
     grid, stage = min(found, key=lambda least: least[1].reserved)
-    need, more = format_bytes(stage.reserved), format_bytes(stage.reserved - capacity)
-    name, most = max(stage.items, key=lambda item: item[1])
-    fitting = (next((c.text for c in series if _fits(c, capacity)), "") for series in _roomier(problem, space, facts))
-    roomy = ["--headroom 0"] if stage.reserved <= effective_memory(problem.cluster) else []
-    hints = [*roomy, *itertools.islice(filter(None, fitting), MOST_SHOWN - 1 - len(roomy)), f"{need} a device"]
-    return InfeasibleError(
-        f"nothing fits: the smallest strategy ({print_grid(grid)}) needs {need} on stage {stage.rank} ({format_bytes(most)} of it {name}), "
-        f"{more} more than the {format_bytes(capacity)} of a device that plans may fill",
-        hint=f"what would fit: {'; or '.join(hints)}",
-    )
+    if stage.reserved <= capacity:
+        # The smallest strategy fits its devices, and would have been found if it fitted its nodes.
+        itself = grid, max(footprint_of_grid(problem, grid)[1], key=lambda one: one.lacking)
+        offloads = [least_offloaded(own, part, most=capacity) for own, part in parts]
+        grid, host = min([itself, *filter(None, offloads)], key=lambda one: one[1].lacking)
+        message = f"the strategy that lacks least of it ({print_grid(grid)}) does not fit {host_lack((host,))}"
+        message, needed = f"nothing fits: host memory is too small: {message}", f"{format_bytes(host.need)} of host memory a node"
+    else:
+        need, more = format_bytes(stage.reserved), format_bytes(stage.reserved - capacity)
+        name, most = max(stage.items, key=lambda item: item[1])
+        message = (
+            f"nothing fits: the smallest strategy ({print_grid(grid)}) needs {need} on stage {stage.rank} ({format_bytes(most)} of it "
+            f"{name}), {more} more than the {format_bytes(capacity)} of a device that plans may fill"
+        )
+        needed = f"{need} a device"
+    roomy = ["--headroom 0"] if capacity < stage.reserved <= effective_memory(problem.cluster) else []
+    asked = Asked(problem=problem, space=first, grid=grid, need=stage.reserved, capacity=capacity)
+    fitting, complete = _fitting(asked, progress) if hints else ([], True)
+    hint = f"what would fit: {'; or '.join([*roomy, *fitting, needed])}"
+    return InfeasibleError(message, hint=hint if complete else f"{hint} (not all changes were tried in {LONGEST_S:g} s)")
 
 
-def _fits(change: _Change, capacity: int) -> bool:
-    """Some member of least memory fits."""
-    facts = facts_of(change.problem)
-    bounded = bound_space(change.problem, lean(change.space), facts, capacity=capacity)
-    return smallest(change.problem, bounded, enough=capacity, most=capacity) is not None
+def _fitting(asked: Asked, progress: Progress | None) -> tuple[list[str], bool]:
+    """Changes with which something fits, in words, those of least effort first; and whether all were tried within `LONGEST_S`."""
+    series, begun, found = series_of(asked), time.monotonic(), list[str]()
+    for number, one in enumerate(series):
+        fitting: list[str] = []
+        for change in one.changes:
+            if len(fitting) == one.most or time.monotonic() - begun > LONGEST_S:
+                break
+            if progress is not None:
+                progress(f"look for what would fit: {one.about}", number, len(series))
+            if fits(change, asked.capacity):
+                fitting.append(change.text)
+        found += one.told(fitting)
+    return found, time.monotonic() - begun <= LONGEST_S
 
 
-def _is_legal(change: _Change) -> bool:
+def _is_legal(change: Trial) -> bool:
     return enumerate_members(change.problem, lean(change.space), facts_of(change.problem)).num_members > 0
-
-
-def lean(space: Space) -> Space:
-    """The part of `space` with the least memory of each choice: one microbatch size, all layers recomputed, whole groups, one order."""
-    kept = dict(space.values)
-    kept["mbs"] = (min(space.of("mbs")),)
-    kept["order"] = space.of("order")[:1]
-    for axis in ("shard", "recompute_layers", "gather"):
-        if 0 in kept[axis]:
-            kept[axis] = (0,)
-    return replace(space.rows()[0], values=tuple((axis, kept[axis]) for axis in AXES))
-
-
-def _same_choices(space: Space, facts: GridFacts, problem: Problem, changed: Problem) -> Space:
-    """The space of the same name for another problem, with what was pinned or excluded here."""
-    build = _BUILDERS[space.name]
-    plain, there = build(problem, facts), build(changed, facts_of(changed))
-    values = tuple((axis, there.of(axis) if space.of(axis) == plain.of(axis) else space.of(axis)) for axis in AXES)
-    return replace(there, values=values, dp=space.dp, first=space.first, last=space.last)
-
-
-def _changed(text: str, problem: Problem, space: Space, facts: GridFacts, changed: Problem) -> _Change:
-    return _Change(text=text, problem=changed, space=_same_choices(space, facts, problem, changed))
-
-
-def _unpinned(problem: Problem, space: Space, facts: GridFacts) -> Iterator[_Change]:
-    """Each restricted axis set free."""
-    plain = _BUILDERS[space.name](problem, facts)
-    for axis in AXES:
-        if set(space.of(axis)) != set(plain.of(axis)):
-            values = tuple((a, plain.of(a) if a == axis else space.of(a)) for a in AXES)
-            yield _Change(
-                text=f"another {axis} than {','.join(map(str, space.of(axis)))}", problem=problem, space=replace(space, values=values)
-            )
-    if space.dp:
-        yield _Change(text=f"another dp than {','.join(map(str, space.dp))}", problem=problem, space=replace(space, dp=()))
-    if space.first or space.last:
-        yield _Change(text="no pinned first and last", problem=problem, space=replace(space, first=0, last=0))
-
-
-def _roomier(problem: Problem, space: Space, facts: GridFacts) -> Iterator[Iterable[_Change]]:
-    """Changes that may give room, the smallest first, in series of which only the first that fits is worth saying."""
-    for change in _unpinned(problem, space, facts):
-        yield (change,)
-    if space.name == "standard":
-        wide = _same_choices(replace(space, name="exhaustive"), facts, problem, problem)
-        yield (_Change(text="--space exhaustive", problem=problem, space=wide),)
-    yield _more_devices(problem, space, facts)
-    yield _shorter(problem, space, facts)
-    runtime = problem.runtime
-    if not runtime.optimizer_offload:
-        other = replace(runtime, optimizer_offload=True)
-        yield (_changed("a runtime with optimizer offload", problem, space, facts, replace(problem, runtime=other)),)
-    if 3 not in runtime.zero_stages:
-        other = replace(runtime, zero_stages=(*runtime.zero_stages, 3))
-        yield (_changed("a runtime with ZeRO-3", problem, space, facts, replace(problem, runtime=other)),)
-
-
-def _more_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator[_Change]:
-    cluster = problem.cluster
-    for power in range(1, DOUBLINGS + 1):
-        groups = tuple(replace(g, count=g.count * 2**power) for g in cluster.groups)
-        devices = cluster.num_devices * 2**power
-        if devices > LARGEST_CLUSTER:
-            return
-        yield _changed(f"{devices} devices", problem, space, facts, replace(problem, cluster=replace(cluster, groups=groups)))
-
-
-def _shorter(problem: Problem, space: Space, facts: GridFacts) -> Iterator[_Change]:
-    tokens = problem.job.sequence_length
-    for power in range(1, DOUBLINGS + 1):
-        if tokens % 2**power:
-            return
-        sequences = tuple(replace(s, tokens=tokens // 2**power) if s.name == "text" else s for s in problem.job.sequences)
-        changed = replace(problem, job=replace(problem.job, sequences=sequences))
-        yield _changed(f"--seq-len {tokens // 2**power}", problem, space, facts, changed)
 
 
 def _nothing_legal(problem: Problem, space: Space, facts: GridFacts, enumerated: int) -> InfeasibleError:
     """No member keeps the rules: the rule that the nearest one breaks, and changes with which some member keeps them all."""
-    hints = [change.text for change in itertools.islice(filter(_is_legal, _unpinned(problem, space, facts)), MOST_SHOWN - 2)]
+    unpinned = (change for _, change in unpinned_changes(problem, space, facts))
+    hints = [change.text for change in itertools.islice(filter(_is_legal, unpinned), MOST_UNPINNED)]
     for series in (_fewer_devices(problem, space, facts), _whole_batches(problem, space, facts)):
         hints += [change.text for change in itertools.islice(filter(_is_legal, series), 1)]
     return InfeasibleError(
@@ -161,7 +110,7 @@ def _nothing_legal(problem: Problem, space: Space, facts: GridFacts, enumerated:
     )
 
 
-def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator[_Change]:
+def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator[Trial]:
     devices = problem.cluster.num_devices
     tried: set[int] = {devices}
     near = range(devices - 1, max(devices - 1 - NEAR, 0), -1)
@@ -171,17 +120,17 @@ def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator
         if cluster.num_devices not in tried:
             tried.add(cluster.num_devices)
             changed = replace(problem, cluster=cluster)
-            yield _changed(f"--max-devices {cluster.num_devices}", problem, space, facts, changed)
+            yield changed_to(f"--max-devices {cluster.num_devices}", problem, space, facts, changed)
 
 
-def _whole_batches(problem: Problem, space: Space, facts: GridFacts) -> Iterator[_Change]:
+def _whole_batches(problem: Problem, space: Space, facts: GridFacts) -> Iterator[Trial]:
     """The next batches that divide by more of the devices."""
     batch, devices = problem.job.global_batch, problem.cluster.num_devices
     steps = [devices // part for part in range(min(devices, NEAR), 0, -1) if devices % part == 0]
     larger = sorted({-(-batch // step) * step for step in steps} - {batch})
     for number in larger:
         changed = replace(problem, job=replace(problem.job, global_batch=number))
-        yield _changed(f"--global-batch {number}", problem, space, facts, changed)
+        yield changed_to(f"--global-batch {number}", problem, space, facts, changed)
 
 
 def _nearest(problem: Problem, space: Space, facts: GridFacts, enumerated: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -51,6 +51,7 @@ def memory_choices(
     keys = np.stack([mesh["cp"] * mesh["dp"], inner_axis, (edp > 1) & (facts.experts > 0), mesh["pp"] > 1], axis=1)
     unique, mesh_key = np.unique(keys, axis=0, return_inverse=True)
     sizes, deep = tuple(int(size) for size in space.of("shard")), problem.runtime.zero_with_pipeline
+    facts = replace(facts, host_shards=problem.runtime.parameters_on_host)
     zero_sets = [_zero_options(sizes, facts, tuple(zeros), deep if pipelined else MAX_STAGE, key) for *key, pipelined in unique.tolist()]
     largest, redo_key = np.unique(outer["largest"], return_inverse=True)
     redo_sets = [_redo_options(space, facts, redos, int(x)) for x in largest]
@@ -116,7 +117,8 @@ def _known_zero_options(
         if stage and not shard_is_legal(shard, holders=holders, inner=inner_axis):
             return None
         whole = 0 if shard in (0, holders) else shard
-        return (stage, whole) if stage and shard != 1 and (holders > 1 or experts_sharded) else (0, 0)
+        alone = shard == 1 or (holders == 1 and not experts_sharded)
+        return (stage, whole) if stage and (not alone or (holders == 1 and stage == MAX_STAGE and facts.host_shards)) else (0, 0)
 
     meanings = [meaning(stage, shard) for stage, shard in zip(stages.tolist(), shards.tolist(), strict=True)]
     chosen, legal = _distinct(kept, meanings)

@@ -304,7 +304,7 @@ def search_paired(
 
 def _simulate(problem: Problem, grid: Grid, *, capacity: float, top: int, found: PairedSearch) -> None:
     simulated = Simulated(grid=grid, result=simulate_grid(problem, grid))
-    if simulated.result.need > capacity:
+    if not simulated.result.fits_in(capacity):
         found.infeasible += 1
         return
     found.simulated += 1

@@ -22,6 +22,7 @@ from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.universal import universal_bound
+from shardwright.simulator.prediction import host_lack
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.rules import GridFacts, canonical, violations
 from shardwright.strategy.text.grid_notation import print_grid
@@ -144,6 +145,8 @@ def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) ->
         need = done.need
         if need > capacity:
             raise DataError(f"{print_grid(grid)} needs {format_bytes(need)}, more than the {format_bytes(capacity)} of a device")
+        if not done.fits_hosts:
+            raise DataError(f"{print_grid(grid)} does not fit {host_lack(done.host_memory)}", hint="plan again")
         drift = max(drift, abs(done.step_time_s - seconds) / seconds if seconds > 0 else 1.0)
         if drift > DRIFT:
             raise DataError(f"{print_grid(grid)} takes {done.step_time_s:.6g} s, the plan says {seconds:.6g} s", hint="plan again")
@@ -191,7 +194,7 @@ def _member(problem: Problem, bounded: Bounded, place: int, claim: Certificate, 
         return
     done = simulate_grid(problem, grid)
     _ordered(grid_text=print_grid(grid), lower=path, upper=done.step_time_s, names="B1 and S")
-    if done.need <= capacity and done.step_time_s < claim.lower_bound_s * (1 - DRIFT):
+    if done.fits_in(capacity) and done.step_time_s < claim.lower_bound_s * (1 - DRIFT):
         raise DataError(
             f"{print_grid(grid)} takes {done.step_time_s:.6g} s, less than the plan's bound {claim.lower_bound_s:.6g} s", hint="plan again"
         )

@@ -148,7 +148,7 @@ class Search:
     def simulate(self, scored: Scored) -> float:
         """Simulate a plan, and keep it if it fits and is better. Its seconds, inf = no fit."""
         done = evaluate(self.problem, scored)
-        if max(done.need) > self.footing.capacity:
+        if done.result is None or not done.result.fits_in(self.footing.capacity):
             self.infeasible += 1
             return float("inf")
         self.simulated += 1

@@ -24,7 +24,7 @@ from shardwright.search.mixed.incumbents import Standing
 from shardwright.search.mixed.place import moved
 from shardwright.search.mixed.pools import Pool, alone
 from shardwright.search.universal import universal_seconds
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.simulator.simulate import plan_of_grid
 from shardwright.strategy.grid.rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 
@@ -147,6 +147,7 @@ def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
             most_looks=LOOKS,
             stop_at=task.stop,
             memory=task.memory,
+            hints=False,
         )
     except InfeasibleError:
         return inf
@@ -159,6 +160,6 @@ def placed(standing: Standing, pool: Pool, answer: Answer | float) -> Alone:
     if isinstance(answer, float):
         return Alone(pool=pool, answer=None, step_time_s=inf, lower_bound_s=answer, stopped_at=GIVEN_UP if isfinite(answer) else 0)
     problem, found = standing.problem, answer.certificate
-    plan = moved(plan_of(answer.grid, model=problem.model, global_batch=problem.job.global_batch), problem, pool)
+    plan = moved(plan_of_grid(problem, answer.grid), problem, pool)
     seconds = standing.attempt(plan, None)
     return Alone(pool=pool, answer=answer, step_time_s=seconds, lower_bound_s=found.lower_bound_s, stopped_at=found.stopped_at)

@@ -45,11 +45,20 @@ def has_experts(model: Model) -> bool:
     return any(o.experts is not None for block in model.blocks for o in block.operators)
 
 
-def grid_facts(model: Model, *, devices: int, global_batch: int, seq_len: int, runtime: Runtime | None = None) -> GridFacts:
+def grid_facts(
+    model: Model,
+    *,
+    devices: int,
+    global_batch: int,
+    seq_len: int,
+    runtime: Runtime | None = None,
+    host_shards: bool = False,
+) -> GridFacts:
     """What a grid for `model` is checked against; devices and samples are counts, `seq_len` tokens a sample.
 
     Args:
-        runtime: that runs it; None = no rule of a runtime.
+        runtime: that runs it; None = no rule of a runtime. host_shards: as of `GridFacts`; a runtime that keeps parameters
+            on the host has them whatever is said here.
     """
     operators = [operator for run in model.runs for operator in model.blocks[run.block].operators]
     attention = [o.attention for o in operators if o.attention is not None]
@@ -68,5 +77,6 @@ def grid_facts(model: Model, *, devices: int, global_batch: int, seq_len: int, r
         scan_heads=_common([o.scan.heads for o in operators if o.scan is not None]),
         teacher=model.teacher_layers,
         **{} if runtime is None else {name: getattr(runtime, name) for name in _OF_RUNTIME},
+        host_shards=host_shards or (runtime is not None and runtime.parameters_on_host),
         causal=all(model.blocks[run.block].is_causal for run in model.runs),
     )

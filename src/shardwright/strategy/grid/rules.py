@@ -37,6 +37,7 @@ class GridFacts:
         scan_heads: heads of linear recurrences (greatest common divisor; 0 = none).
         causal: no position reads a later one or another sequence. teacher: layers of a teacher beside the model (0 = none).
         fills_pipeline, ties_experts, equal_stages, equal_between: as the runtime has them (`Runtime`).
+        host_shards: ZeRO-3's shards wait in host memory, whatever the grid's own options say (`Runtime.parameters_on_host`).
     """
 
     devices: int
@@ -56,6 +57,11 @@ class GridFacts:
     ties_experts: bool = False
     equal_stages: bool = False
     equal_between: bool = False
+    host_shards: bool = False
+
+
+HOST_SHARDS: Final = ("param_offload", "on")
+"""The option under which ZeRO-3's shards wait in host memory: there ZeRO-3 means something on one device too."""
 
 
 _COMMON: Final = (
@@ -362,15 +368,16 @@ def require_legal(grid: Grid, *, facts: GridFacts, general: bool = False) -> Non
 def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
     """The representative of all grids that lower to the same plan for a model with these `facts` (idempotent).
 
-    Switches without effect are off: sp without tp, gather without a ring, shards with one holder, experts' degrees on a dense model,
-    first and last that only repeat the rule, full:N that covers every chunk, gpipe with one microbatch, and the places of axes in
-    `order` that change no group.
+    Switches without effect are off: sp without tp, gather without a ring, shards with one holder (but ZeRO-3 whose shards wait in host
+    memory: see `shards_on_host`), experts' degrees on a dense model, first and last that only repeat the rule, full:N that covers every
+    chunk, gpipe with one microbatch, and the places of axes in `order` that change no group.
     """
     if not facts.experts:
         grid = replace(grid, ep=1, etp=1)
     holders = grid.dp * grid.cp
     zero, shard = grid.zero, grid.shard
-    if (holders == 1 and not (facts.experts and grid.edp > 1)) or shard == 1:
+    alone = holders == 1 and not (facts.experts and grid.edp > 1)
+    if (alone or shard == 1) and not (holders == 1 and shards_on_host(grid, facts=facts)):
         zero = 0
     if not zero or shard == holders:
         shard = 0
@@ -390,6 +397,11 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
         last=last,
         order=_plain_order(grid),
     )
+
+
+def shards_on_host(grid: Grid, *, facts: GridFacts) -> bool:
+    """Whether the grid's ZeRO-3 shards of parameters wait in host memory, so that they are copied up even where one device holds all."""
+    return grid.zero == 3 and (facts.host_shards or HOST_SHARDS in grid.options)
 
 
 def _by_rule(grid: Grid, *, layers: int) -> Grid:

@@ -1,0 +1,265 @@
+"""Changes of what was asked that may make something fit, the least intrusive first, and whether they do."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.errors import ShardwrightError
+from shardwright.model.trained import trained
+from shardwright.program.legal import facts_of, grid_violations
+from shardwright.program.problem import Problem, under
+from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
+from shardwright.runtime.registry import VENDORS, load_runtime, runtime_names
+from shardwright.runtime.runtime import Runtime
+from shardwright.search.grid.bounded import bound_space, smallest
+from shardwright.search.grid.modules import LADDER
+from shardwright.search.grid.space import AXES, Space, exhaustive_space, require_searchable, standard_space
+from shardwright.simulator.simulate import footprint_of_grid
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.facts import has_experts
+from shardwright.strategy.grid.rules import GridFacts
+
+DOUBLINGS: Final = 10
+"""How far devices are doubled, and batches and sequences halved."""
+ALL: Final = 10**6
+LARGEST_CLUSTER: Final = 2**21
+ADAPTERS: Final = "lora:r16"
+_BUILDERS: Final[MappingProxyType[str, Callable[[Problem, GridFacts], Space]]] = MappingProxyType(
+    {"standard": standard_space, "exhaustive": exhaustive_space}
+)
+_MEMORY_AXES: Final = ("zero", "offload", "recompute", "recompute_layers", "shard")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One change of what was asked, and what is asked then."""
+
+    text: str
+    problem: Problem
+    space: Space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Changes of one kind, the smallest first.
+
+    Args:
+        about: what is looked for, for the progress line. most: how many of those that fit are told; the others are not looked for.
+        flag: that the texts of all changes begin with, so that those that fit are told together.
+    """
+
+    about: str
+    changes: Iterable[Trial]
+    most: int = 1
+    flag: str = ""
+
+    def told(self, fitting: list[str]) -> list[str]:
+        """Changes that fit, by their texts, as they are told: ``--runtime deepspeed-0.16 or maxtext``."""
+        if not self.flag or not fitting:
+            return fitting
+        names = [text.removeprefix(self.flag).strip() for text in fitting]
+        return [f"{self.flag} {' or '.join(filter(None, (', '.join(names[:-1]), names[-1])))}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What does not fit.
+
+    Args:
+        space: with one value of each option. grid: the strategy that needs least. need: bytes of its fullest device.
+        capacity: bytes of a device that plans may fill.
+    """
+
+    problem: Problem
+    space: Space
+    grid: Grid
+    need: int
+    capacity: int
+
+    @property
+    def facts(self) -> GridFacts:
+        """The counts that grids are checked against."""
+        return facts_of(self.problem)
+
+
+def series_of(asked: Asked) -> tuple[Series, ...]:
+    """Everything that is tried, in the order in which it is told: the software first, then what is trained, then hardware."""
+    unpinned = [(axis, change) for axis, change in unpinned_changes(asked.problem, asked.space, asked.facts)]
+    of_memory = [change for axis, change in unpinned if axis in _MEMORY_AXES]
+    others = [change for axis, change in unpinned if axis not in _MEMORY_AXES]
+    wide = _wider(asked) if asked.space.name == "standard" else ()
+    return (
+        Series(about="options of the runtime", changes=_options(asked), most=ALL),
+        Series(about="ZeRO, offload and recompute", changes=of_memory, most=ALL),
+        Series(about="other pins", changes=others, most=ALL),
+        Series(about="a wider space", changes=wide),
+        Series(about="other runtimes", changes=_runtimes(asked), most=ALL, flag="--runtime"),
+        Series(about="adapters", changes=_adapters(asked)),
+        Series(about="a smaller batch", changes=_smaller_batches(asked)),
+        Series(about="a shorter sequence", changes=_shorter(asked)),
+        Series(about="more devices", changes=_more_devices(asked)),
+    )
+
+
+def fits(change: Trial, capacity: int) -> bool:
+    """Whether some member of least memory fits its devices and its nodes' host memory: the search stops at the first that does."""
+    try:
+        facts = facts_of(change.problem)
+        bounded = bound_space(change.problem, lean(change.space), facts, capacity=capacity)
+    except ShardwrightError:
+        return False
+    return smallest(change.problem, bounded, enough=capacity, most=capacity) is not None
+
+
+def lean(space: Space) -> Space:
+    """The part of `space` with the least memory of each choice: one microbatch size, all layers recomputed, whole groups, one order."""
+    kept = dict(space.values)
+    kept["mbs"] = (min(space.of("mbs")),)
+    kept["order"] = space.of("order")[:1]
+    for axis in ("shard", "recompute_layers", "gather"):
+        if 0 in kept[axis]:
+            kept[axis] = (0,)
+    return replace(space.rows()[0], values=tuple((axis, kept[axis]) for axis in AXES))
+
+
+def same_choices(space: Space, facts: GridFacts, problem: Problem, changed: Problem) -> Space:
+    """The space of the same name for another problem, with what was pinned or excluded here."""
+    build = _BUILDERS[space.name]
+    plain, there = build(problem, facts), build(changed, facts_of(changed))
+    values = tuple((axis, there.of(axis) if space.of(axis) == plain.of(axis) else space.of(axis)) for axis in AXES)
+    modules = there.modules if space.modules == plain.modules else space.modules
+    return replace(there, values=values, dp=space.dp, first=space.first, last=space.last, options=space.options, modules=modules)
+
+
+def changed_to(text: str, problem: Problem, space: Space, facts: GridFacts, changed: Problem) -> Trial:
+    """The change to another problem, with the pins of `space`."""
+    return Trial(text=text, problem=changed, space=same_choices(space, facts, problem, changed))
+
+
+def unpinned_changes(problem: Problem, space: Space, facts: GridFacts) -> Iterator[tuple[str, Trial]]:
+    """(axis, change) of each restricted axis set free."""
+    plain = _BUILDERS[space.name](problem, facts)
+    for axis in AXES:
+        if set(space.of(axis)) != set(plain.of(axis)):
+            values = tuple((a, plain.of(a) if a == axis else space.of(a)) for a in AXES)
+            text = f"another {axis} than {','.join(map(str, space.of(axis)))}"
+            yield axis, Trial(text=text, problem=problem, space=replace(space, values=values))
+    if space.dp:
+        text = f"another dp than {','.join(map(str, space.dp))}"
+        yield "dp", Trial(text=text, problem=problem, space=replace(space, dp=()))
+    if space.first or space.last:
+        yield "first", Trial(text="no pinned first and last", problem=problem, space=replace(space, first=0, last=0))
+
+
+def _options(asked: Asked) -> Iterator[Trial]:
+    """Other values of the runtime's options, those that change no numerics first, where they lower the need or allow other ZeRO stages.
+
+    The rungs of recompute (`modules.LADDER`) are in the space already.
+    """
+    chosen, runtime = dict(asked.space.chosen), asked.problem.runtime
+    offers = [
+        (name, value)
+        for name, values in offered_values(runtime).items()
+        if name not in LADDER and (name not in OF_EXPERTS or has_experts(asked.problem.model))
+        for value in values
+        if value != chosen.get(name, dict(runtime.own).get(name))
+    ]
+    for name, value in sorted(offers, key=lambda pair: BY_NAME[pair[0]].numerics):
+        try:
+            changed = under(asked.problem, ordered({**chosen, name: value}.items()))
+        except ShardwrightError:
+            continue
+        if not _may_need_less(asked, changed, name, value):
+            continue
+        change = changed_to(_option_text(name, value), asked.problem, asked.space, asked.facts, changed)
+        yield replace(change, space=replace(change.space, options=_with_option(asked.space, name, value)))
+
+
+def _option_text(name: str, value: str) -> str:
+    return f"--pin {name}={value}" + (" (changes numerics)" if BY_NAME[name].numerics else "")
+
+
+def _with_option(space: Space, name: str, value: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return ordered({**dict(space.options), name: (value,)}.items())
+
+
+def _may_need_less(asked: Asked, changed: Problem, name: str, value: str) -> bool:
+    """The strategy that needs least needs less under an option; or the option allows other ZeRO stages than it has."""
+    if changed.runtime.zero_stages != asked.problem.runtime.zero_stages:
+        return True
+    grid = replace(asked.grid, options=ordered({**dict(asked.grid.options), name: value}.items()))
+    try:
+        if next(grid_violations(changed, grid), None) is not None:
+            return False
+        memory, hosts = footprint_of_grid(asked.problem, grid)
+    except ShardwrightError:
+        return False
+    before = sum(host.lacking for host in footprint_of_grid(asked.problem, asked.grid)[1])
+    return max(one.reserved for one in memory) < asked.need or sum(host.lacking for host in hosts) < before
+
+
+def _wider(asked: Asked) -> Iterator[Trial]:
+    wide = same_choices(replace(asked.space, name="exhaustive"), asked.facts, asked.problem, asked.problem)
+    yield Trial(text="--space exhaustive", problem=asked.problem, space=wide)
+
+
+def _runtimes(asked: Asked) -> Iterator[Trial]:
+    """The newest release of every other framework that runs on these devices, and newer ones of this."""
+    vendor = asked.problem.cluster.node.accelerator.vendor
+    newest: dict[str, Runtime] = {}
+    for name in runtime_names():
+        one = load_runtime(name)
+        if vendor in one.vendors or vendor not in VENDORS:
+            known = newest.get(one.framework)
+            newest[one.framework] = one if known is None or one.released > known.released else known
+    for one in sorted(newest.values(), key=lambda runtime: (runtime.framework == asked.problem.runtime.framework, runtime.name)):
+        if one.name == asked.problem.runtime.base:
+            continue
+        changed = replace(asked.problem, runtime=one)
+        plain = replace(asked.space, options=())
+        change = changed_to(f"--runtime {one.name}", asked.problem, plain, asked.facts, changed)
+        try:
+            require_searchable(change.space, changed)
+        except ShardwrightError:
+            continue
+        yield change
+
+
+def _adapters(asked: Asked) -> Iterator[Trial]:
+    """Low-rank adapters, where all parameters are trained."""
+    model = asked.problem.model
+    if model.base is None and model.num_trainable_parameters == model.num_parameters:
+        changed = replace(asked.problem, model=trained(model, ADAPTERS))
+        yield changed_to(f"--train {ADAPTERS}", asked.problem, asked.space, asked.facts, changed)
+
+
+def _smaller_batches(asked: Asked) -> Iterator[Trial]:
+    batch = asked.problem.job.global_batch
+    for power in range(1, DOUBLINGS + 1):
+        if batch % 2**power:
+            return
+        smaller = replace(asked.problem, job=replace(asked.problem.job, global_batch=batch // 2**power))
+        yield changed_to(f"--global-batch {batch // 2**power}", asked.problem, asked.space, asked.facts, smaller)
+
+
+def _shorter(asked: Asked) -> Iterator[Trial]:
+    job = asked.problem.job
+    for power in range(1, DOUBLINGS + 1):
+        if job.sequence_length % 2**power:
+            return
+        tokens = job.sequence_length // 2**power
+        sequences = tuple(replace(s, tokens=tokens) if s.name == "text" else s for s in job.sequences)
+        shorter = replace(asked.problem, job=replace(job, sequences=sequences))
+        yield changed_to(f"--seq-len {tokens}", asked.problem, asked.space, asked.facts, shorter)
+
+
+def _more_devices(asked: Asked) -> Iterator[Trial]:
+    cluster = asked.problem.cluster
+    for power in itertools.takewhile(lambda power: cluster.num_devices * 2**power <= LARGEST_CLUSTER, range(1, DOUBLINGS + 1)):
+        groups = tuple(replace(g, count=g.count * 2**power) for g in cluster.groups)
+        larger = replace(asked.problem, cluster=replace(cluster, groups=groups))
+        yield changed_to(f"{cluster.num_devices * 2**power} devices", asked.problem, asked.space, asked.facts, larger)

@@ -1,0 +1,98 @@
+"""Host memory on the command line: the screen, ``--json``, `check`, `why`, and exit code 6."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwright.cli.main import run
+from shardwright.units import GIB
+
+CLUSTER = "nodes:\n  - {{accelerator: {accelerator}, count: {count}, devices_per_node: {devices}, host: {{memory_gib: {gib}}}}}\n"
+
+
+def cluster(folder: Path, *, gib: int, accelerator: str = "h100-sxm", count: int = 1, devices: int = 8) -> str:
+    path = folder / "cluster.yaml"
+    path.write_text(CLUSTER.format(accelerator=accelerator, count=count, devices=devices, gib=gib), encoding="utf-8")
+    return str(path)
+
+
+def simulated(capsys: pytest.CaptureFixture[str], model: str, cluster: str, strategy: str, *more: str) -> dict[str, object]:
+    words = ["simulate", model, cluster, "--seq-len", "1024", "--global-batch", "8", "--strategy", strategy, "--json", *more]
+    assert run(words) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def prediction(document: dict[str, object]) -> dict[str, object]:
+    inner = document.get("prediction", document)
+    assert isinstance(inner, dict)
+    return inner
+
+
+ZERO3 = "dp8 mbs1 zero3 recompute=full offload=100 param_offload=on"
+
+
+def test_zero3_offload_of_a_large_model_does_not_fit_little_host_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """DeepSpeed counts 27 bytes a parameter with everything offloaded; 12 of them are optimizer states."""
+    small = cluster(tmp_path, accelerator="a100-sxm-40gb", gib=400)
+    found = prediction(simulated(capsys, "llama-2-70b", small, ZERO3, "--runtime", "deepspeed-0.16"))
+    assert found["fits"] is False
+    (host,) = found["host_memory"]  # type: ignore[misc]
+    parameters = found["model"]["parameters"]  # type: ignore[index]
+    assert host["memory_bytes"]["optimizer"] == pytest.approx(12 * parameters, rel=1e-6)
+    assert host["needed_bytes"] == pytest.approx(27 * parameters, rel=1e-6)
+    assert host["capacity_bytes"] == 400 * GIB
+    large = cluster(tmp_path, accelerator="a100-sxm-40gb", gib=2048)
+    assert prediction(simulated(capsys, "llama-2-70b", large, ZERO3, "--runtime", "deepspeed-0.16"))["fits"] is True
+
+
+def test_one_device_keeps_its_parameters_in_host_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """ZeRO-3 of one rank is not printed away: the device fits, and the host does not."""
+    one = cluster(tmp_path, accelerator="h100-nvl", devices=1, gib=700)
+    strategy = "dp1 mbs1 zero3 recompute=full offload=100 param_offload=on"
+    document = simulated(capsys, "qwen2.5-32b", one, strategy, "--runtime", "deepspeed-0.16")
+    found = prediction(document)
+    assert found["peak_memory_bytes"]["reserved"] < found["capacity_bytes"]  # type: ignore[index, operator]
+    (host,) = found["host_memory"]  # type: ignore[misc]
+    assert host["memory_bytes"]["parameters"] == 2 * found["model"]["parameters"]  # type: ignore[index]
+    assert host["needed_bytes"] > host["capacity_bytes"]
+    assert found["fits"] is False
+
+
+def test_plan_says_by_how_much_a_node_lacks_host_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = cluster(tmp_path, accelerator="a100-sxm-80gb", count=4, gib=64)
+    words = ["plan", "llama-3.1-70b", nodes, "--seq-len", "4096", "--global-batch", "64", "--pin", "offload=100", "--pin", "pp=1"]
+    assert run(words) == 6
+    said = capsys.readouterr().err
+    assert "host memory of each of 4 nodes by 198.8 GiB (needs 262.8 GiB, 197.1 GiB of it optimizer; has 64 GiB)" in said
+    assert "another offload than 100" in said
+
+
+def test_a_plan_that_needs_host_memory_is_checked_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes, path = cluster(tmp_path, gib=300), tmp_path / "plan.json"
+    words = ["llama-2-7b", nodes, "--seq-len", "1024", "--global-batch", "8"]
+    assert run(["plan", *words, "--pin", "offload=100", "--use-all", "-o", str(path), "--quiet"]) == 0
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert prediction(document)["host_memory"]
+    capsys.readouterr()
+    assert run(["check", str(path)]) == 0
+    capsys.readouterr()
+    # Each of 8 replicas offloads all states.
+    assert run(["why", str(path), "tp1 sp=0 pp1 vpp1 dp8 mbs1 zero0 recompute=full offload=100 schedule=1f1b order=tp-cp-ep-dp-pp"]) == 0
+    said = capsys.readouterr().out
+    assert "infeasible: it does not fit the host memory of node 0 by" in said
+    assert "Host memory of the fullest node" in said
+
+
+def test_screens_show_host_memory_only_where_something_is_offloaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = cluster(tmp_path, gib=512)
+    words = ["simulate", "llama-2-7b", nodes, "--seq-len", "1024", "--global-batch", "8", "--strategy"]
+    assert run([*words, "dp8 mbs1 zero1 recompute=full offload=100"]) == 0
+    said = capsys.readouterr().out
+    assert "Host memory of the fullest node: " in said
+    assert "and the fullest node needs " in " ".join(said.split())
+    assert run([*words, "dp8 mbs1 zero1 recompute=full"]) == 0
+    assert "ost memory" not in capsys.readouterr().out
