@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from shardwright.api import grids, problems
-from shardwright.cli import flags, interrupt, screen
+from shardwright.cli import fit, flags, interrupt, screen
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
 from shardwright.files.stored import file_text, plan_document, stored_answer
@@ -17,7 +17,7 @@ from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
 from shardwright.search.engine.choose import PROCESSES, engine_of, require_engine
 from shardwright.search.request import HEADROOM, SEARCH_MEMORY
-from shardwright.search.summary import answer_line
+from shardwright.search.summary import answer_line, misfit_text
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
 
@@ -94,10 +94,11 @@ def plan(
     if as_json:
         screen.write(to_text({**document, "search_time_s": answer.search_time_s}))
     elif quiet:
-        screen.write(answer_line(print_grid(answer.grid), step_time_s=answer.prediction.step_time_s))
+        found = answer.prediction
+        screen.write(answer_line(print_grid(answer.grid), step_time_s=found.step_time_s, misfit=misfit_text(found)))
     else:
         screen.show(render_answer(answer))
-    raise typer.Exit(interrupt.code())
+    raise typer.Exit(interrupt.code() or fit.exit_code(answer.prediction))
 
 
 main = verb(plan, name="plan")

@@ -16,7 +16,7 @@ from shardwright.api.joint import plan_joint
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import Method, problem_of
 from shardwright.api.robust import plan_robust
-from shardwright.cli import interrupt, screen
+from shardwright.cli import fit, interrupt, screen
 from shardwright.errors import UsageError
 from shardwright.files.stored import document_of, file_text
 from shardwright.files.text import to_text
@@ -24,7 +24,7 @@ from shardwright.report.joint_face import render_general
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.request import Request
 from shardwright.search.simulation import strategy_text
-from shardwright.search.summary import answer_line
+from shardwright.search.summary import answer_line, misfit_text
 
 SEARCHES: Final[Mapping[Method, Callable[..., GeneralAnswer]]] = {
     Method.JOINT: plan_joint,
@@ -52,8 +52,9 @@ def plan(request: Request, method: Method, *, time_limit: float, engine: Engine,
     if as_json:
         screen.write(to_text({**document, "search_time_s": answer.search_time_s}))
     elif quiet:
-        screen.write(answer_line(strategy_text(stored.simulation), step_time_s=answer.step_time_s))
+        misfit = misfit_text(stored.prediction, classes=stored.classes)
+        screen.write(answer_line(strategy_text(stored.simulation), step_time_s=answer.step_time_s, misfit=misfit))
     else:
         model = problem_of(request).model
         screen.show(render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s))
-    raise typer.Exit(interrupt.code())
+    raise typer.Exit(interrupt.code() or fit.exit_code(stored.prediction))
