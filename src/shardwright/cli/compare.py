@@ -18,11 +18,6 @@ Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER...", help="One o
 Strategies = Annotated[
     list[str] | None, typer.Option("--strategy", help="A strategy; repeatable. Without any, the best plan of each cluster is searched.")
 ]
-Tokens = Annotated[str, typer.Option("--tokens", metavar="N", help="Tokens to train on, such as 15T: shows days and cost.")]
-Prices = Annotated[
-    list[str] | None,
-    typer.Option("--price", metavar="[NAME=]USD", help="Dollars a device-hour, of all or of an accelerator or instance. Repeatable."),
-]
 
 
 def compare(
@@ -33,8 +28,8 @@ def compare(
     seq_len: flags.SeqLen,
     global_batch: flags.GlobalBatch = "",
     global_batch_tokens: flags.GlobalBatchTokens = "",
-    tokens: Tokens = "",
-    price: Prices = None,
+    tokens: flags.Tokens = "",
+    price: flags.Prices = None,
     pin: flags.Pins = None,
     exclude: flags.Excludes = None,
     memory_reserve: flags.MemoryReserve = "0",

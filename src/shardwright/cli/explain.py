@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import typer
+from rich.console import Group
 
 from shardwright.api import simulations
 from shardwright.cli import fit, flags, screen
@@ -38,6 +41,7 @@ def explain(
         screen.show(render_explained(saved.simulation, picture=simulations.small_picture(saved.simulation)))
         if isinstance(saved, StoredPlan):
             screen.show(render_certificate(saved.certificate))
+        screen.show(Group(*import_module("shardwright.cli.frameworks").frameworks_of(saved).sections))
     raise typer.Exit(fit.exit_code(saved.prediction))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import typer
+from rich.console import Group
 
 from shardwright.api import simulations
 from shardwright.cli import fit, flags, screen
@@ -52,7 +55,9 @@ def simulate(
         misfit = misfit_text(found.prediction, classes=found.classes)
         screen.write(answer_line(strategy_text(found), step_time_s=found.prediction.step_time_s, misfit=misfit))
     else:
-        screen.show(render_simulation(found, picture=simulations.small_picture(found)))
+        shown = render_simulation(found, picture=simulations.small_picture(found))
+        runs = import_module("shardwright.cli.frameworks").frameworks_of(stored_simulation(found)).sections if found.grid is None else ()
+        screen.show(Group(shown, *runs))
     raise typer.Exit(fit.exit_code(found.prediction))
 
 

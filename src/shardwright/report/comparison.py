@@ -14,29 +14,44 @@ from shardwright.report.terminal import head, part_name, place_of_part, section
 from shardwright.search.compared import Compared
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import request_lines
-from shardwright.units import MEGA, format_bytes, format_count, format_percent
+from shardwright.units import MEGA, format_bytes, format_count, format_dollars, format_percent
 
 SECONDS_PER_DAY: Final = 86400.0
+STEP_AFTER_STEP: Final = "step after step: no failures, checkpoints or evaluation"
 
 
 def comparison_document(rows: Sequence[Compared]) -> dict[str, Any]:
     """``compare --json``: what a simulation file holds of each, and what each costs."""
     return {
         "strategies": [simulation_document(row.simulation) for row in rows],
-        "costs": [
-            {
-                "cluster": row.simulation.request.cluster,
-                "devices": row.devices,
-                "prices": [{"of": p.of, "usd_per_device_hour": p.usd_per_hour, "source": p.source} for p in row.prices],
-                "usd_per_hour": row.usd_per_hour,
-                "usd_per_token": row.usd_per_token,
-                "tokens": row.tokens or None,
-                "training_s": row.seconds or None,
-                "training_usd": row.usd if row.tokens else None,
-            }
-            for row in rows
-        ],
+        "costs": [training_document(row) for row in rows],
     }
+
+
+def training_document(row: Compared) -> dict[str, Any]:
+    """What training under one strategy costs."""
+    return {
+        "cluster": row.simulation.request.cluster,
+        "devices": row.devices,
+        "prices": [{"of": p.of, "usd_per_device_hour": p.usd_per_hour, "source": p.source} for p in row.prices],
+        "usd_per_hour": row.usd_per_hour,
+        "usd_per_token": row.usd_per_token,
+        "tokens": row.tokens or None,
+        "training_s": row.seconds or None,
+        "training_usd": row.usd if row.tokens else None,
+    }
+
+
+def render_training(row: Compared) -> RenderableType:
+    """Days and dollars of training under one strategy, and where prices come from."""
+    cost = "no price is known of these devices (--price USD a device-hour)" if row.usd is None else format_dollars(row.usd)
+    lines = [f"{days_text(row)} days, {cost}", *_price_lines([row])]
+    return section(f"Training on {format_count(row.tokens)} tokens, {STEP_AFTER_STEP}", Text("\n".join(lines)))
+
+
+def days_text(row: Compared) -> str:
+    """Days of training."""
+    return f"{row.seconds / SECONDS_PER_DAY:,.1f}"
 
 
 def ranked(rows: Sequence[Compared]) -> list[Compared]:
@@ -98,7 +113,7 @@ def _columns(rows: Sequence[Compared]) -> list[tuple[str, list[str]]]:
     ]
     if rows[0].tokens:
         columns += [
-            ("days", [f"{row.seconds / SECONDS_PER_DAY:,.1f}" for row in rows]),
+            ("days", [days_text(row) for row in rows]),
             ("cost $", ["-" if row.usd is None else format_count(row.usd) for row in rows]),
         ]
     return columns + ([("cluster", clusters)] if len(set(clusters)) > 1 else [])
@@ -124,7 +139,11 @@ def _times(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
 def _notes(rows: Sequence[Compared]) -> list[RenderableType]:
     """What the tokens are, and where each price comes from."""
     tokens = rows[0].tokens
-    lines = [f"{format_count(tokens)} tokens, step after step: no failures, checkpoints or evaluation"] if tokens else []
-    known = dict.fromkeys(price for row in rows for price in row.prices)
-    lines += [f"{price.usd_per_hour:.4g} $ a device-hour: {price.of}, {price.source}" for price in known]
+    lines = [f"{format_count(tokens)} tokens, {STEP_AFTER_STEP}"] if tokens else []
+    lines += _price_lines(rows)
     return [Text("\n" + "\n".join(lines), style="dim")] if lines else []
+
+
+def _price_lines(rows: Sequence[Compared]) -> list[str]:
+    known = dict.fromkeys(price for row in rows for price in row.prices)
+    return [f"{price.usd_per_hour:.4g} $ a device-hour: {price.of}, {price.source}" for price in known]
