@@ -14,7 +14,7 @@ from shardwright.report.terminal import head, part_name, place_of_part, section
 from shardwright.search.compared import Compared
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import request_lines
-from shardwright.units import MEGA, format_bytes, format_count, format_dollars, format_percent
+from shardwright.units import MEGA, bare_seconds, format_bytes, format_count, format_dollars, format_percent
 
 SECONDS_PER_DAY: Final = 86400.0
 STEP_AFTER_STEP: Final = "step after step: no failures, checkpoints or evaluation"
@@ -130,10 +130,11 @@ def _dollars(value: float | None) -> str:
 
 def _times(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
     parts = [dict(row.simulation.prediction.breakdown_s) for row in rows]
-    return [
-        (part_name(name), *(f"{part.get(name, 0.0):.4g}" for part in parts))
+    rows = [
+        (part_name(name), *(bare_seconds(part.get(name, 0.0)) for part in parts))
         for name, _ in sorted({name: 0.0 for part in parts for name in part}.items(), key=place_of_part)
     ]
+    return [row for row in rows if set(row[1:]) != {bare_seconds(0.0)}]
 
 
 def _notes(rows: Sequence[Compared]) -> list[RenderableType]:

@@ -15,7 +15,7 @@ from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import answer_line, misfit_text, verdict
 from shardwright.search.why import Beside, Why, missing_bytes
 from shardwright.strategy.violation import Violation
-from shardwright.units import GIB, format_bytes, format_percent, format_seconds
+from shardwright.units import GIB, format_bytes, format_percent, format_seconds, noiseless
 
 LABEL: Final = 10
 _FATES: Final = {
@@ -47,7 +47,7 @@ def why_document(why: Why) -> dict[str, Any]:
         "prediction": prediction_document(prediction),
         "missing_bytes": [{"rank": rank, "bytes": count} for rank, count in missing_bytes(prediction)],
         "fits_with": list(why.other.fitting),
-        "changes_s": {name: other - plan for name, plan, other in why.seconds},
+        "changes_s": {name: noiseless(other - plan) for name, plan, other in why.seconds},
         "changes_bytes": {name: other - plan for name, plan, other in why.memory},
     }
 
