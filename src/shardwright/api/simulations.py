@@ -110,9 +110,10 @@ def _check_actions(problem: Problem, plan: Plan) -> int:
 
 
 def small_picture(simulation: Simulation) -> Picture | None:
-    """The picture of a general plan that no grid says, if it has few devices and stages."""
+    """The picture of a general plan that no grid says, if it has few devices and stages. Raises as `check_plan` where it is none."""
     plan = simulation.plan
     if plan is None or simulation.grid is not None or plan.devices > SMALL or sum(len(lane.stages) for lane in plan.lanes) > SMALL:
         return None
     problem = problem_of(simulation.request)
+    check_plan(problem, plan)
     return with_kinds(picture_of(plan, model=problem.model, name=simulation.name or "plan"), problem)

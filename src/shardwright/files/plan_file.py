@@ -10,6 +10,7 @@ from pydantic import Field
 
 from shardwright.errors import DataError
 from shardwright.files.border import FromOne, Limits, Members, Mirror, Signed, body_of
+from shardwright.files.lengths import require_lengths
 from shardwright.files.places import found_from
 from shardwright.files.stored import (
     NAMES,
@@ -69,6 +70,7 @@ def parse_saved(text: str, *, name: str = "plan file", folder: Path | None = Non
     found = with_sources(mirror.read(body, name=name, hint=hint))
     if found.grid is None and found.plan is None:
         raise DataError(f"{name}: it has neither a strategy nor a plan", hint=hint)
+    require_lengths(found, name=name, hint=hint)
     if digest != question_digest(body):
         raise DataError(f"{name}: what was asked is not what its digest is of", hint=hint)
     request = found.request if folder is None else found_from(found.request, folder)
