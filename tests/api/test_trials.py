@@ -152,6 +152,12 @@ def test_what_cannot_be_asked_is_said(words: list[str], capsys: pytest.CaptureFi
     assert "hint: " in said
 
 
+@pytest.mark.parametrize("verb", ["simulate", "compare"])
+def test_only_plan_chooses_a_batch(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([verb, *WORDS[1:], "--global-batch", "auto", "--strategy", "tp2"]) == 2
+    assert "only `plan` chooses a batch" in capsys.readouterr().err
+
+
 def test_the_command_line_of_a_scaling_table(capsys: pytest.CaptureFixture[str]) -> None:
     words = [*WORDS, "--global-batch", "64", "--devices", "8..32", *PINNED]
     assert run([*words, "--tokens", "1T", "--price", "2", "--json"]) == 0

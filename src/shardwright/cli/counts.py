@@ -44,6 +44,10 @@ def read_batch(text: str, tokens: str, *, seq_len: int) -> int:
         raise UsageError(
             f"--global-batch and --global-batch-tokens {said}", hint="give one of them: --global-batch 512, or --global-batch-tokens 4M"
         )
+    if text.strip().startswith("auto"):
+        raise UsageError(
+            f"--global-batch {text[:MAX_LETTERS]}: only `plan` chooses a batch", hint="give a number of sequences, or plan first"
+        )
     flag = "--global-batch" if text else "--global-batch-tokens"
     count, in_tokens = _read(text or tokens, flag=flag)
     if text and not in_tokens:
