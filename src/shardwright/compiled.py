@@ -101,6 +101,25 @@ def helped(module: str, function: str) -> Iterator[None]:
             process.wait()
 
 
+@contextmanager
+def when_compiling(call: Callable[[], None]) -> Iterator[None]:
+    """Call `call` once, where something inside has no machine code yet and is about to be compiled."""
+    if _numba is None:
+        yield
+        return
+    event = import_module("numba.core.event")
+    called: list[bool] = []
+
+    def start(*_: Any) -> None:
+        if not called:
+            called.append(True)
+            call()
+
+    listener = type("Announcing", (event.Listener,), {"on_start": start, "on_end": lambda *_: None})
+    with event.install_listener("numba:compile", listener()):
+        yield
+
+
 def _call_elsewhere(module: str, function: str) -> subprocess.Popen[bytes]:
     nowhere, path = subprocess.DEVNULL, os.pathsep.join(filter(None, sys.path))
     code = f"from {module} import {function}; {function}()"

@@ -24,8 +24,19 @@ _PARAMETER_STEPS: Final = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K
 _COUNT_STEPS: Final = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
+def noiseless(seconds: float) -> float:
+    """`seconds`, or 0 where they are less than half a picosecond, the simulator's clock: what rounding leaves of sums that are equal."""
+    return seconds if abs(seconds) * PICOSECONDS_PER_SECOND >= 0.5 else 0.0
+
+
+def bare_seconds(seconds: float, *, digits: int = 4) -> str:
+    """A duration in a table whose title has the unit: ``1.234``, and ``0`` for less than the simulator's clock tells."""
+    return f"{noiseless(seconds):.{digits}g}"
+
+
 def format_seconds(seconds: float, *, digits: int = 4) -> str:
-    """A duration for a person: ``1.234 s``, ``56.7 ms``."""
+    """A duration for a person: ``1.234 s``, ``56.7 ms``; ``0 s`` for less than the simulator's clock tells."""
+    seconds = noiseless(seconds)
     for scale, suffix in _TIME_STEPS:
         if abs(seconds) >= scale:
             return f"{seconds / scale:.{digits}g} {suffix}"

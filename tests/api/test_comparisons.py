@@ -112,7 +112,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words, "--strategy", "tp4 zero1", "--price", "2", "--tokens", "1T", "--json"]) == 0
     costs = json.loads(capsys.readouterr().out)["costs"]
     assert [(row["usd_per_hour"], row["tokens"], row["prices"][0]["source"]) for row in costs] == [(16.0, 1e12, "as given")] * 2
-    assert run(words) == 2
-    assert "needs two strategies or clusters" in capsys.readouterr().err
+    assert run([*words, "--json"]) == 0
+    assert [row["cluster"] for row in json.loads(capsys.readouterr().out)["costs"]] == [words[2]]
     assert run([*words[:3], "mi300x:8", *words[3:], "--quiet"]) == 0
     assert capsys.readouterr().out.split("\t")[1].startswith("tp2 dp4 mbs1 zero1 recompute=none")

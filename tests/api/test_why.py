@@ -170,6 +170,18 @@ def test_plans_are_read_from_standard_input(path: Path, capsys: pytest.CaptureFi
         found["prediction"]["step_time_s"] - found["plan"]["prediction"]["step_time_s"]
     )
     assert run(["why", str(path), "zero3", "--quiet"]) == 0
-    assert capsys.readouterr().out == "not in the space: zero 3 is not among 1\n"
+    step, strategy, change, placed = capsys.readouterr().out.split("\t")
+    assert step.endswith(" s")
+    assert "zero3" in strategy
+    assert change.endswith(" slower")
+    assert placed == "not in the space: zero 3 is not among 1\n"
+    assert run(["why", str(path), "fsdp, no recompute"]) == 0
+    assert 'Read      "fsdp" as tp1 cp1 pp1 zero3; "no recompute" as recompute=none' in capsys.readouterr().out
+    assert run(["why", str(path), "fsdp", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["read_as"] == '"fsdp" as tp1 cp1 pp1 zero3'
+    assert said["strategy"].startswith("dp8 ")
+    assert run(["why", str(path), "fdsp"]) == 5
+    assert "did you mean fsdp" in capsys.readouterr().err
     assert run(["why", str(path), "zero5"]) == 5
     assert "zero5 is not a ZeRO stage" in capsys.readouterr().err

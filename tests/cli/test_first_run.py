@@ -44,6 +44,38 @@ def test_where_no_folder_can_be_written_kernels_are_compiled_for_the_run() -> No
     assert "NUMBA_CACHE_DIR" in done.stderr
 
 
+FRESH = """
+import sys
+
+from shardwright import compiled
+from shardwright.cli import main, verbs
+
+@compiled.compiled
+def doubled(number):
+    return 2 * number
+
+def verb(words):
+    print([doubled(21), doubled(2.5)])
+    return 0
+
+verbs.Verb.load = lambda self: verb
+sys.exit(main.run(["plan", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize("form", [[], ["--quiet"], ["--json"]])
+def test_a_first_run_says_that_it_compiles_and_a_second_one_does_not(form: list[str], tmp_path: Path) -> None:
+    (tmp_path / "fresh.py").write_text(FRESH)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+    first, second = (
+        subprocess.run([sys.executable, "fresh.py", *form], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    )
+    assert (first.stdout, second.stdout) == ("[42, 5.0]\n", "[42, 5.0]\n")
+    assert first.stderr == "note: compiling the kernels for this machine, once: this may take half a minute\n"
+    assert second.stderr == ""
+
+
 def test_work_that_reports_once_is_shown_when_it_takes_long() -> None:
     file = StringIO()
     with progress(quiet=False, doing="compile kernels", console=Console(file=file, force_terminal=True, width=80)):

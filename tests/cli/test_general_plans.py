@@ -157,8 +157,8 @@ def test_check_refuses_what_does_not_hold(tmp_path: Path, capsys: pytest.Capture
     false = {**good["prediction"], "step_time_s": good["prediction"]["step_time_s"] * 1.1}
     assert code({**good, "prediction": false}, "prediction.step_time_s says") == 7
     assert code({**good, "request": {**good["request"], "global_batch": 32}}, "digest") == 7
-    assert code({**good, "version": 3}, "version 3") == 7
-    assert code({**good, "version": 1}, "version 1 is not 2") == 7
+    assert code({**good, "version": 4}, "version 4") == 7
+    assert code({**good, "version": 2}, "version 2 is not 3") == 7
     assert code({**good, "plan": None}, "neither") == 7
     assert code(sealed({**good, "request": {**good["request"], "global_batch": 32}}), "[lane.samples]") == 5
     assert code(sealed({**good, "request": {**good["request"], "cluster": "h100-sxm:4"}}), "[plan.devices]") == 5

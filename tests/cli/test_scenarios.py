@@ -68,7 +68,14 @@ def test_a_changed_claim_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[
     plan = tmp_path / "plan.json"
     assert run(asked(tmp_path, UNIFORM, "--quiet", "-o", str(plan))) == 0
     document = json.loads(plan.read_text(encoding="utf-8"))
-    document["certificate"]["scenarios"]["outcomes"][1]["step_time_s"] *= 0.9
+    part = document["certificate"]["scenarios"]
+    seconds = part["next_best"][0]["steps_s"].pop()
+    plan.write_text(json.dumps(document), encoding="utf-8")
+    for verb in ("check", "explain"):
+        assert run([verb, str(plan)]) == 7
+        assert "next_best.0.steps_s has 2 items, not 3: one for each of certificate.scenarios.outcomes" in capsys.readouterr().err
+    part["next_best"][0]["steps_s"].append(seconds)
+    part["outcomes"][1]["step_time_s"] *= 0.9
     plan.write_text(json.dumps(document), encoding="utf-8")
     assert run(["check", str(plan)]) == 7
     assert "outcomes" in capsys.readouterr().err

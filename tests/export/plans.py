@@ -8,6 +8,7 @@ import yaml
 
 from shardwright.api.stored import Stored
 from shardwright.hardware.expression import parse_cluster
+from shardwright.model.asked import asked_model
 from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
@@ -21,10 +22,18 @@ from tests.jobs import training_job
 BATCH, LENGTH = 64, 8192
 
 
-def stored(grid: Grid, *, model: str = "llama-3.1-8b", runtime: str = "torchtitan", device: str = "h100-sxm") -> Stored:
+def stored(
+    grid: Grid,
+    *,
+    model: str = "llama-3.1-8b",
+    runtime: str = "torchtitan",
+    device: str = "h100-sxm",
+    train: str = "",
+    teacher: str = "",
+) -> Stored:
     cluster = f"{device}:{grid.devices}"
     problem = Problem(
-        model=load_model(model),
+        model=asked_model(model, train=train, teacher=teacher),
         cluster=parse_cluster(cluster),
         job=training_job(seq_len=LENGTH, global_batch=BATCH),
         runtime=load_runtime(runtime),

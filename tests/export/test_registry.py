@@ -36,3 +36,30 @@ def test_files_say_their_version(target: str) -> None:
     exporter = TARGETS[target]
     assert exporter.name == target
     assert any(exporter.version in file.text and "Made by Shardwright" in file.text for file in found.files)
+
+
+def refusal(target: str, **asked: str) -> str:
+    """What a target refuses of a plan; nothing where it exports it."""
+    try:
+        export_plan(stored(parse_grid("ep8 dp8 zero1"), runtime="megatron-core", **asked), target=target, allow_lossy=True)
+    except StrategyError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_only_what_the_request_freezes_is_frozen(target: str) -> None:
+    """The correction of DeepSeek-V3's router has no gradient in any framework, and a model without its prediction modules is whole."""
+    assert "frozen" not in refusal(target, model="deepseek-v3")
+    assert "frozen" not in refusal(target, model="deepseek-v3", train="without:mtp")
+
+
+@pytest.mark.parametrize("asked", [{"train": "frozen:embed"}, {"train": "lora:r16"}, {"teacher": "deepseek-v3-no-mtp"}])
+def test_frozen_parameters_adapters_and_teachers_are_refused(asked: dict[str, str]) -> None:
+    train_all = ("torchtitan", "megatron", "maxtext")
+    assert all("frozen parameters or adapters" in refusal(target, model="deepseek-v3-no-mtp", **asked) for target in train_all)
+
+
+def test_torchtitan_takes_deepseek_v3_without_its_prediction_modules() -> None:
+    one = stored(parse_grid("ep8 dp8 zero3"), model="deepseek-v3", train="without:mtp")
+    assert "671B" in export_plan(one, target="torchtitan", allow_lossy=True).files[0].text

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from shardwright.api.exact import plan_exact
 from shardwright.api.general import stored_general
 from shardwright.api.grids import plan
 from shardwright.api.joint import plan_joint
+from shardwright.api.mixed import plan_mixed
+from shardwright.api.robust import plan_robust
 from shardwright.api.simulations import simulation
 from shardwright.files.stored import document_of, plan_document, simulation_document
 from shardwright.search.request import Request
@@ -45,11 +48,23 @@ def simulated(strategy: str, request: Request = REQUEST) -> dict[str, Any]:
     return simulation_document(simulation(request, strategy=strategy))
 
 
+def general_plan(request: Request) -> dict[str, Any]:
+    """What is written of a mixed, an exact or a robust search."""
+    search = plan_robust if request.scenarios else plan_exact if request.space == "exact" else plan_mixed
+    return document_of(stored_general(search(request)))
+
+
+MIXED = Request(model="examples/tiny.json", cluster="a100-sxm-40gb:2+v100-sxm-16gb:2", seq_len=64, global_batch=8, top=2)
+PRICED = replace(MIXED, cluster="a100-sxm-40gb:2/2usd+v100-sxm-16gb:2/1usd", objective="pareto", top=0)
+EXACT = replace(MIXED, cluster="a100-sxm-40gb:2", global_batch=2, space="exact", top=0)
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "grid": grid_plan,
     "joint": joint_plan,
     "grid simulation": lambda: simulated("tp2 sp pp2 dp4 mbs1 zero1"),
     "general simulation": lambda: simulated(UNEVEN),
+    "mixed": lambda: general_plan(MIXED),
+    "of a front": lambda: general_plan(PRICED),
+    "exact": lambda: general_plan(EXACT),
 }
 
 

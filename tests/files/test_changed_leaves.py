@@ -8,40 +8,50 @@ from __future__ import annotations
 import copy
 import json
 import random
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shardwright.api import checks, general, grids
+from shardwright.cli.main import run
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.files.plan_file import parse_saved
+from shardwright.files.profile_file import parse_profile, profile_document
 from shardwright.files.stored import question_digest
 from shardwright.files.text import to_text
+from shardwright.files.trace_file import parse_traces
+from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.profile.apply import apply_profile
+from shardwright.report.trace_face import render_trace
+from tests.calibrate.profiles import profile
+from tests.files.edits import changed, edits
 from tests.files.saved import KINDS, NARROW, SMALL, grid_plan, joint_plan, paths, simulated
+from tests.files.test_trace_file import TEXT as TRACES
 from tests.tiers import cases, in_both, in_proof
 
+MADE = cache(lambda kind: to_text(KINDS[kind]()))
 SAMPLE = 10
 """Leaves of each file; in a proof all."""
 
 
-REPEATED, JOINT = cache(grids.repeated), cache(general.plan_joint)
+REPEATED = cache(grids.repeated)
+SEARCHES = {name: cache(getattr(general, name)) for name in ("plan_joint", "plan_mixed", "plan_exact", "plan_robust")}
 
 
 @pytest.fixture
 def searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same search of the same question is made once: what is changed in a file is not part of it."""
     monkeypatch.setattr(grids, "repeated", lambda *words, progress=None, **named: REPEATED(*words, **named))
-    monkeypatch.setattr(general, "plan_joint", lambda *words, progress=None, **named: JOINT(*words, **named))
 
+    def once(search: Any) -> Any:
+        return lambda *words, progress=None, engine=None, **named: search(*words, **named)
 
-def changed(value: Any) -> Any:
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int):
-        return value + max(round(abs(value) * 0.01), 1)
-    return value * 1.01 if isinstance(value, float) and value else value + 0.01 if isinstance(value, float) else value + "x"
+    for name, search in SEARCHES.items():
+        monkeypatch.setattr(general, name, once(search))
 
 
 def put(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
@@ -79,9 +89,85 @@ def every_leaf_is_found(made: dict[str, Any], leaves: int) -> None:
 
 @in_both
 @pytest.mark.usefixtures("searched_once")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", list(KINDS)[:4])
 def test_every_changed_leaf_is_found(kind: str) -> None:
-    every_leaf_is_found(KINDS[kind](), SAMPLE)
+    every_leaf_is_found(json.loads(MADE(kind)), SAMPLE)
+
+
+EDITS = 40
+"""Edits of each file; in a proof all, and as many of what only looks at it."""
+
+
+def some_edits(document: dict[str, Any], count: int) -> list[Any]:
+    found = list(edits(document))
+    return found if in_proof() else random.Random(0).sample(found, min(count, len(found)))
+
+
+@in_both
+@pytest.mark.usefixtures("searched_once")
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_edit_is_found(kind: str) -> None:
+    """Leaves changed and emptied, keys and items deleted, items doubled: each is refused in a line, never verified and never a fault."""
+    document = json.loads(MADE(kind))
+    assert refusal(document) is None
+    lists = [edit for edit in edits(document) if edit.what in ("delete", "twice", "empty") and "devices" in edit.path]
+    for edit in [*some_edits(document, EDITS), *lists[:10]]:
+        error = refusal(edit.of(document))
+        assert error is not None, f"{edit} was not found"
+        assert "\n" not in str(error)
+
+
+@pytest.mark.usefixtures("searched_once")
+def test_what_further_searches_found_cannot_be_left_out() -> None:
+    """Whether they were made is part of what the digest is of, not read off the fields that would be missing."""
+    document = json.loads(MADE("grid"))
+    assert document["sensitivity"] is not None
+    without = {**document, "sensitivity": None, "nearby": []}
+    assert "is not what its digest is of" in str(refusal(without))
+    short = json.loads(to_text(grid_plan(NARROW, limit=1000.0)))
+    assert (short["sensitivity"], short["certificate"]["stopped_at"]) == (None, 0)
+    assert refusal(short) is None
+
+
+@in_both
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "of a front"])
+def test_an_edited_file_is_shown_or_refused_in_a_line(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also under a digest that fits, which `explain`, `draw` and `export` do not make again."""
+    document, path = json.loads(MADE(kind)), tmp_path / "edited.json"
+    verbs = (["explain", str(path)], ["draw", str(path), "--quiet"], ["export", str(path), "--to", "megatron", "-o", str(tmp_path / "out")])
+    tied = [
+        edit for edit in edits(document) if edit.path[:1] == ("classes",) or edit.path[-1:] == ("rank",) or edit.path[1:2] == ("lanes",)
+    ]
+    for number, edit in enumerate([*some_edits(document, 15), *tied[:9]]):
+        edited = edit.of(document)
+        body = {key: value for key, value in edited.items() if key not in ("schema", "version", "digest")}
+        with suppress(AttributeError, TypeError):
+            edited["digest"] = question_digest(body)
+        path.write_text(json.dumps(edited))
+        for words in verbs if in_proof() else (verbs[number % len(verbs)],):
+            code = run(words)
+            said = capsys.readouterr().err
+            assert code in (0, 2, 3, 4, 5, 6, 7, 8), f"{words[0]} after {edit}: {said}"
+            assert said.count("error: ") == (code not in (0, 6)) or code == 6
+
+
+@in_both
+@pytest.mark.parametrize("kind", ["trace", "profile"])
+def test_an_edited_trace_or_profile_is_taken_or_refused_in_a_line(kind: str) -> None:
+    """What was measured cannot be made again; that its form is another one is said."""
+    text = TRACES if kind == "trace" else to_text(profile_document(profile()))
+    document = json.loads(text)
+    for edit in some_edits(document, 120):
+        said = ""
+        try:
+            if kind == "trace":
+                for one in parse_traces(json.dumps(edit.of(document))):
+                    render_trace(one)
+            else:
+                apply_profile(parse_cluster("h100-sxm:8"), parse_profile(json.dumps(edit.of(document))))
+        except ShardwrightError as error:
+            said = str(error)
+        assert "\n" not in said, str(edit)
 
 
 @pytest.mark.usefixtures("searched_once")

@@ -123,8 +123,8 @@ def test_a_missing_field_is_named(path: tuple[str, ...], message: str) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("version",), 1, "plan file: version 1 is not 2"),
-        (("version",), 3, "plan file: version 3 is not 2"),
+        (("version",), 2, "plan file: version 2 is not 3"),
+        (("version",), 4, "plan file: version 4 is not 3"),
         (("certificate", "gapp"), 0, "plan file: certificate: unknown field 'gapp'"),
         (("request", "seq_len"), 8192, "plan file: what was asked is not what its digest is of"),
         (("request", "global_batch"), 0, "plan file: request: global_batch is 0, not a whole number of at least 1"),

@@ -40,6 +40,7 @@ from shardwright.serving.draw import draw
 from shardwright.serving.trace_file import parse_trace
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
 from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.strategy_words import read_words
 from shardwright.validation.facts import Facts, parse_facts
 from shardwright.validation.launch import launched
 from shardwright.validation.measurements import Measurement, parse_measurements
@@ -125,6 +126,11 @@ def parsers() -> tuple[Parser, ...]:
         Parser(name="scenario file", read=states_from_yaml, samples=(SCENARIOS,), weight=0.5),
         Parser(name="runtime", read=load_runtime, samples=("megatron-core-0.12", "maxtext", "FSDP2")),
         Parser(name="grid", read=_grid, samples=grids, weight=2),
+        Parser(
+            name="strategy words",
+            read=_strategy_words,
+            samples=("fsdp", "zero-3 and no recompute", "more tp", "tensor parallel 4"),
+        ),
         Parser(
             name="changed grid", read=partial(changed_grid, parse_grid(grids[0])), samples=(*grids, "zero3", "tp4 dp16", "recompute=full")
         ),
@@ -242,6 +248,11 @@ def _explained(text: str) -> object:
     require_whole(found)
     answer = found.answer if isinstance(found, StoredPlan) else None
     return plain(render_explained(found.simulation) if answer is None else render_explanation(answer))
+
+
+def _strategy_words(text: str) -> None:
+    of = parse_grid("tp2 sp pp2 dp8 mbs2 zero1")
+    changed_grid(of, read_words(text, of=of).text)
 
 
 def _grid(text: str) -> object:

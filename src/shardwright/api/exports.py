@@ -67,7 +67,7 @@ def export_plan(
     if image and not _IMAGE.fullmatch(image):
         raise UsageError(f"{image[:60]!r} is no name of an image", hint="such as registry/name:tag")
     exporter = TARGETS[target]
-    given = _given(stored, meshes=exporter.stages_differ)
+    given = given_of(stored, meshes=exporter.stages_differ)
     if given is None:
         what = "grids, or pipelines whose stages are each a grid" if exporter.stages_differ else "grids"
         raise StrategyError(
@@ -100,7 +100,7 @@ def _launched(launcher: Launcher, given: Given, placement: Placement, files: tup
     return launcher.file(launch)
 
 
-def _given(stored: Stored, *, meshes: bool) -> Given | None:
+def given_of(stored: Stored, *, meshes: bool) -> Given | None:
     """A plan as it is exported; None where neither a grid says it nor, if these may, meshes of stages do."""
     form, table = grid_form(stored.plan, model=stored.problem.model) or (None, None)
     of_stages: tuple[Mesh, ...] = ()

@@ -44,7 +44,8 @@ def simulation(request: Request, *, strategy: str) -> Simulation:
     order called ``table-search`` is found first.
 
     Args:
-        strategy: a grid's text, a text in the general notation, or the path of such a text or of a plan file.
+        strategy: a grid's text, or as people name it (``fsdp``); a text in the general notation; or the path of such a text or of a plan
+            file.
 
     Raises:
         StrategyError: it cannot be read, or is not legal here. InfeasibleError: no order to be found keeps within the memory.
@@ -54,7 +55,8 @@ def simulation(request: Request, *, strategy: str) -> Simulation:
     given = read_strategy(strategy, model=problem.model, model_name=request.model, devices=problem.cluster.num_devices)
     if isinstance(given.strategy, Grid):
         check_grid(problem, given.strategy)
-        return simulated(request, problem, name=given.name, grid=given.strategy)
+        found = simulated(request, problem, name=given.name, grid=given.strategy)
+        return replace(found, notes=(*found.notes, f"read {given.read_as}")) if given.read_as else found
     check_plan(problem, given.strategy)
     grid = None if is_open(given.strategy) else grid_of(given.strategy, model=problem.model)
     return simulated(request, problem, name=given.name, grid=grid, plan=given.strategy)
@@ -111,9 +113,10 @@ def _check_actions(problem: Problem, plan: Plan) -> int:
 
 
 def small_picture(simulation: Simulation) -> Picture | None:
-    """The picture of a general plan that no grid says, if it has few devices and stages."""
+    """The picture of a general plan that no grid says, if it has few devices and stages. Raises as `check_plan` where it is none."""
     plan = simulation.plan
     if plan is None or simulation.grid is not None or plan.devices > SMALL or sum(len(lane.stages) for lane in plan.lanes) > SMALL:
         return None
     problem = problem_of(simulation.request)
+    check_plan(problem, plan)
     return with_kinds(picture_of(plan, model=problem.model, name=simulation.name or "plan"), problem)

@@ -26,6 +26,7 @@ from shardwright.strategy.grid.match import grid_of
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import changed_grid, print_grid
+from shardwright.strategy.text.strategy_words import Reading, read_words
 from shardwright.strategy.violation import Violation
 
 GRIDS: Final = frozenset((*SPACES, *JOINT))
@@ -37,7 +38,8 @@ def why(answer: Answer | JointAnswer | ExactAnswer | Simulation | StoredSimulati
 
     Args:
         answer: of a search or a simulation, or what a plan file holds.
-        strategy: a change of some axes of the plan's grid (``zero3``, ``tp4 dp16``), a whole grid, or a plan, as `simulate` takes it.
+        strategy: a change of some axes of the plan's grid (``zero3``, ``tp4 dp16``, or as people name it: ``fsdp``, ``no recompute``,
+            ``more tp``), a whole grid, or a plan, as `simulate` takes it.
 
     Raises:
         StrategyError: it cannot be read. InfeasibleError: no order to be found keeps within the memory.
@@ -45,14 +47,15 @@ def why(answer: Answer | JointAnswer | ExactAnswer | Simulation | StoredSimulati
     stored = _stored(answer)
     plan = stored.simulation
     problem = problem_of(plan.request)
-    name, asked = _asked(plan, problem, strategy)
+    reading = read_words(strategy, of=plan.grid) if is_grid_text(strategy) else Reading(strategy)
+    name, asked = _asked(plan, problem, reading.text)
     grid = asked if isinstance(asked, Grid) else None if is_open(asked) else grid_of(asked, model=problem.model)
     broken = tuple(_broken(problem, asked))
     other = None
     if not broken:
         other = simulated(plan.request, problem, name=name, grid=grid, plan=None if isinstance(asked, Grid) else asked)
     text = print_grid(grid) if grid is not None else name
-    return Why(plan=plan, strategy=text, broken=broken, other=other, placed=_placed(stored, problem, grid, other))
+    return Why(plan=plan, strategy=text, broken=broken, other=other, placed=_placed(stored, problem, grid, other), read_as=reading.read_as)
 
 
 def _stored(answer: Answer | JointAnswer | ExactAnswer | Simulation | StoredSimulation) -> StoredSimulation:

@@ -1,4 +1,4 @@
-"""``shardwright compare``: several strategies or clusters side by side."""
+"""``shardwright compare``: strategies or clusters side by side, one or several."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ from typing import Annotated
 import typer
 
 from shardwright.api import comparisons
-from shardwright.cli import flags, screen
+from shardwright.cli import fit, flags, screen
 from shardwright.cli.command import verb
-from shardwright.errors import UsageError
 from shardwright.files.text import to_text
-from shardwright.report.comparison import comparison_document, render_comparison
+from shardwright.report.comparison import comparison_document, ranked, render_comparison
 from shardwright.search.simulation import strategy_text
-from shardwright.search.summary import answer_line
+from shardwright.search.summary import answer_line, misfit_text
 
 Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER...", help="One or more, as `plan` takes them.")]
 Strategies = Annotated[
     list[str] | None, typer.Option("--strategy", help="A strategy; repeatable. Without any, the best plan of each cluster is searched.")
-]
-Tokens = Annotated[str, typer.Option("--tokens", metavar="N", help="Tokens to train on, such as 15T: shows days and cost.")]
-Prices = Annotated[
-    list[str] | None,
-    typer.Option("--price", metavar="[NAME=]USD", help="Dollars a device-hour, of all or of an accelerator or instance. Repeatable."),
 ]
 
 
@@ -34,8 +28,8 @@ def compare(
     seq_len: flags.SeqLen,
     global_batch: flags.GlobalBatch = "",
     global_batch_tokens: flags.GlobalBatchTokens = "",
-    tokens: Tokens = "",
-    price: Prices = None,
+    tokens: flags.Tokens = "",
+    price: flags.Prices = None,
     pin: flags.Pins = None,
     exclude: flags.Excludes = None,
     memory_reserve: flags.MemoryReserve = "0",
@@ -53,10 +47,8 @@ def compare(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Predict strategies of MODEL, or the best plans, on one CLUSTER or several side by side, with what training costs."""
+    """Predict strategies of MODEL, or the best plan of each CLUSTER, side by side, with what training costs; exit code 6 if none fits."""
     texts = [screen.given(text) for text in strategy or ()]
-    if len(clusters) * max(len(texts), 1) < 2:
-        raise UsageError("compare needs two strategies or clusters, or more", hint='give --strategy "..." once for each, or clusters')
     request = flags.read_request(locals() | {"cluster": clusters[0]})
     with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING) as report:
         found = comparisons.compare(
@@ -70,10 +62,12 @@ def compare(
     if as_json:
         screen.write(to_text(comparison_document(found)))
     elif quiet:
-        best = min((row.simulation for row in found), key=lambda one: one.prediction.step_time_s)
-        screen.write(answer_line(strategy_text(best), step_time_s=best.prediction.step_time_s))
+        best = ranked(found)[0].simulation
+        misfit = misfit_text(best.prediction, classes=best.classes)
+        screen.write(answer_line(strategy_text(best), step_time_s=best.prediction.step_time_s, misfit=misfit))
     else:
         screen.show(render_comparison(found))
+    raise typer.Exit(fit.exit_code(*(row.simulation.prediction for row in found)))
 
 
 main = verb(compare, name="compare")

@@ -14,6 +14,7 @@ from shardwright.errors import UsageError
 MANY: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _COUNT: Final = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmg]?)\s*(tok|tokens?)?")
 MAX_LETTERS: Final = 40
+IN_TOKENS: Final = ("--seq-len", "--critical-batch")
 
 
 def read_count(text: str, *, flag: str) -> int:
@@ -23,7 +24,7 @@ def read_count(text: str, *, flag: str) -> int:
         UsageError: no whole number from 1 on.
     """
     count, in_tokens = _read(text, flag=flag)
-    if in_tokens and flag != "--seq-len":
+    if in_tokens and flag not in IN_TOKENS:
         raise UsageError(f"{flag} {text[:MAX_LETTERS]!r} counts tokens", hint="give a number of sequences")
     return count
 
@@ -42,6 +43,10 @@ def read_batch(text: str, tokens: str, *, seq_len: int) -> int:
         said = "are one thing said twice" if text else "are both missing"
         raise UsageError(
             f"--global-batch and --global-batch-tokens {said}", hint="give one of them: --global-batch 512, or --global-batch-tokens 4M"
+        )
+    if text.strip().startswith("auto"):
+        raise UsageError(
+            f"--global-batch {text[:MAX_LETTERS]}: only `plan` chooses a batch", hint="give a number of sequences, or plan first"
         )
     flag = "--global-batch" if text else "--global-batch-tokens"
     count, in_tokens = _read(text or tokens, flag=flag)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,7 +40,7 @@ def draw(
     cluster: Cluster = "",
     seq_len: SeqLen = 0,
     runtime: flags.RuntimeName = "",
-    output: flags.Output = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Picture to write: .svg.")] = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
@@ -48,6 +49,7 @@ def draw(
     its timeline, memory against capacity, nodes, and what is sent over each tier. With -o FILE as SVG, else on the screen.
     """
     screen.check_writable(output)
+    screen.form_of(output, forms=(".svg",), what="a picture")
     with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING):
         picture = drawings.draw(
             source, model=model, devices=devices, global_batch=global_batch, cluster=cluster, seq_len=seq_len, runtime=runtime

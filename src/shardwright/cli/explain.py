@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
+import typer
+from rich.console import Group
+
 from shardwright.api import simulations
-from shardwright.cli import flags, screen
+from shardwright.cli import fit, flags, screen
 from shardwright.cli.command import verb
 from shardwright.files.plan_file import read_saved, require_whole
 from shardwright.files.stored import StoredPlan, document_of
@@ -11,7 +16,7 @@ from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_certificate
 from shardwright.report.terminal import render_explained, render_explanation
 from shardwright.search.simulation import strategy_text
-from shardwright.search.summary import answer_line
+from shardwright.search.summary import answer_line, misfit_text
 
 
 def explain(
@@ -28,13 +33,16 @@ def explain(
     if as_json:
         screen.write(to_text(document_of(saved)))
     elif quiet:
-        screen.write(answer_line(strategy_text(saved.simulation), step_time_s=saved.prediction.step_time_s))
+        misfit = misfit_text(saved.prediction, classes=saved.classes)
+        screen.write(answer_line(strategy_text(saved.simulation), step_time_s=saved.prediction.step_time_s, misfit=misfit))
     elif answer is not None:
         screen.show(render_explanation(answer))
     else:
         screen.show(render_explained(saved.simulation, picture=simulations.small_picture(saved.simulation)))
         if isinstance(saved, StoredPlan):
             screen.show(render_certificate(saved.certificate))
+        screen.show(Group(*import_module("shardwright.cli.frameworks").frameworks_of(saved).sections))
+    raise typer.Exit(fit.exit_code(saved.prediction))
 
 
 main = verb(explain, name="explain")

@@ -29,7 +29,13 @@ PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file writte
 SeqLen = Annotated[str, typer.Option("--seq-len", metavar="N", help="Sequence length in tokens: 8192 or 8k.")]
 GlobalBatch = Annotated[
     str,
-    typer.Option("--global-batch", metavar="N", help='Global batch size in sequences per step; or "4M tokens".', show_default=False),
+    typer.Option(
+        "--global-batch",
+        metavar="N",
+        help='Global batch size in sequences per step; or "4M tokens". `plan` also takes auto, or auto:256..4096: it plans for these '
+        "batches and takes the best one.",
+        show_default=False,
+    ),
 ]
 GlobalBatchTokens = Annotated[
     str, typer.Option("--global-batch-tokens", metavar="N", help="Global batch size in tokens: 4M (M = 1024 x 1024).", show_default=False)
@@ -142,6 +148,35 @@ Tail = Annotated[
         min=0.0,
         max=1.0,
         help="Judge plans for scenarios by the slowest part of the time: 0 is all of it, 0.9 the slowest tenth, 1 the slowest scenario.",
+    ),
+]
+CriticalBatch = Annotated[
+    str,
+    typer.Option(
+        "--critical-batch",
+        metavar="TOKENS",
+        help="Critical batch size in tokens a step, for --global-batch auto: 4M.",
+        show_default="by a published law of model size and --tokens",
+    ),
+]
+ScaledDevices = Annotated[
+    str,
+    typer.Option(
+        "--devices",
+        metavar="A..B",
+        help="Plan on the first A, 2A, 4A .. B devices of CLUSTER instead, and show how step and efficiency scale: 8..512, or 8,24,64.",
+        show_default=False,
+    ),
+]
+Tokens = Annotated[
+    str, typer.Option("--tokens", metavar="N", help="Tokens to train on, such as 15T: shows days and cost.", show_default=False)
+]
+Prices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price",
+        metavar="[NAME=]USD",
+        help="Dollars a device-hour for the cost of --tokens, of all devices or of an accelerator or instance. Repeatable.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from shardwright import __version__
@@ -31,6 +32,9 @@ Exit codes: 1 unexpected error, 2 usage, 3 model, 4 cluster, 5 strategy,
 6 infeasible, 7 data, 8 runtime, 9 standard output, 10 memory, 11 time limit,
 130 interrupted.
 """
+
+
+COMPILING: Final = "note: compiling the kernels for this machine, once: this may take half a minute\n"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -90,7 +94,20 @@ def _dispatch(words: list[str]) -> int:
         raise UsageError("an argument is no text", hint="arguments are in UTF-8")
     if words[0].startswith("-"):
         raise UsageError(f"the first word must be a verb, not {words[0][:40]}", hint="shardwright --help lists the verbs")
-    return find_verb(words[0]).load()(words[1:])
+    verb = find_verb(words[0]).load()
+    with _compiling_told(seen=sys.stderr.isatty() and not {"--json", "--quiet"} & set(words)):
+        return verb(words[1:])
+
+
+@contextmanager
+def _compiling_told(*, seen: bool) -> Iterator[None]:
+    """Say in a line that a first run compiles its kernels, which takes long, where no bar of progress would be `seen`."""
+    compiled = sys.modules.get("shardwright.compiled")
+    if seen or compiled is None:
+        yield
+        return
+    with compiled.when_compiling(lambda: sys.stderr.write(COMPILING)):
+        yield
 
 
 def help_text() -> str:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from math import inf
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
+from rich.console import Group
 
 from shardwright.api import grids, problems
-from shardwright.cli import flags, interrupt, screen
+from shardwright.cli import fit, flags, interrupt, screen
+from shardwright.cli.beside import Beside
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
 from shardwright.files.stored import file_text, plan_document, stored_answer
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
 from shardwright.search.engine.choose import PROCESSES, engine_of, require_engine
-from shardwright.search.request import HEADROOM, SEARCH_MEMORY
-from shardwright.search.summary import answer_line
+from shardwright.search.request import HEADROOM, SEARCH_MEMORY, Request
+from shardwright.search.simulation import Simulation
+from shardwright.search.summary import answer_line, misfit_text
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
 
+AUTO: Final = "auto"
+Cost = Callable[[Simulation], Beside]
+"""What is shown beside an answer."""
 SPACE_HELP = (
     "What is searched. standard: grids of the usual values; exhaustive: grids of every legal value; joint: layers of each stage, its "
     "splits, recomputation and pipeline schedule together; joint-named: the same with only 1F1B and interleaved 1F1B; exact: every plan of "
@@ -62,6 +71,10 @@ def plan(
         int,
         typer.Option("--lanes", metavar="N", min=1, help="Most lanes of a plan of --space exact: groups of devices that share the batch."),
     ] = 1,
+    devices: flags.ScaledDevices = "",
+    critical_batch: flags.CriticalBatch = "",
+    tokens: flags.Tokens = "",
+    price: flags.Prices = None,
     time_limit: Annotated[
         float,
         typer.Option("--time-limit", metavar="SECONDS", min=0.0, help="Stop searching after this many seconds; the answer then has a gap."),
@@ -76,28 +89,73 @@ def plan(
     """Find the fastest training plan for MODEL on CLUSTER, and prove that no other plan in the search space is faster."""
     screen.check_writable(output)
     require_engine(engine)
-    request = flags.read_request(locals())
     if lanes > 1 and space != "exact":
         raise UsageError(f"--lanes {lanes} is for --space exact", hint="drop it: other spaces have as many lanes as they need")
-    method = problems.method_of(request)
-    if method is not problems.Method.GRID:
-        general = import_module("shardwright.cli.plan_general")
-        with engine_of(engine, workers=workers) as working:
-            general.plan(request, method, time_limit=time_limit, engine=working, output=output, as_json=as_json, quiet=quiet)
+    given = locals()
+    if devices:
+        _scale(given)
         return
+    request, cost = _asked(given)
+    method = problems.method_of(request)
+    shown: dict[str, Any] = {"cost": cost, "output": output, "as_json": as_json, "quiet": quiet}
+    if method is problems.Method.GRID:
+        _plan_grids(request, time_limit=time_limit, **shown)
+    with engine_of(engine, workers=workers) as working:
+        import_module("shardwright.cli.plan_general").plan(request, method, time_limit=time_limit, engine=working, **shown)
+
+
+def _plan_grids(request: Request, *, time_limit: float, cost: Cost, output: Path | None, as_json: bool, quiet: bool) -> None:
+    """Search a space of grids, show the answer, and end the program with its exit code."""
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
         answer = grids.plan(request, time_limit_s=time_limit, progress=report)
     interrupt.note(waited=answer.waited)
-    document = plan_document(answer)
+    stored = stored_answer(answer)
     if output is not None:
-        screen.save(output, file_text(stored_answer(answer), output))
+        screen.save(output, file_text(stored, output))
+    beside = cost(stored.simulation)
     if as_json:
-        screen.write(to_text({**document, "search_time_s": answer.search_time_s}))
+        screen.write(to_text({**plan_document(answer), "search_time_s": answer.search_time_s, **beside.document}))
     elif quiet:
-        screen.write(answer_line(print_grid(answer.grid), step_time_s=answer.prediction.step_time_s))
+        found = answer.prediction
+        screen.write(answer_line(print_grid(answer.grid), step_time_s=found.step_time_s, misfit=misfit_text(found)))
     else:
-        screen.show(render_answer(answer))
-    raise typer.Exit(interrupt.code())
+        screen.show(Group(render_answer(answer), *beside.sections))
+    raise typer.Exit(interrupt.code() or fit.exit_code(answer.prediction))
+
+
+def _scale(given: Mapping[str, Any]) -> None:
+    """``plan --devices A..B``: a table, and no plan file."""
+    if given["output"] is not None:
+        raise UsageError("--devices shows several plans, and -o writes one", hint="plan once more with --max-devices N -o FILE")
+    if given["global_batch"].startswith(AUTO):
+        raise UsageError("--devices compares plans of one batch", hint="--global-batch N")
+    trials = import_module("shardwright.cli.trials")
+    tokens, prices = flags.read_tokens(given["tokens"]), flags.read_prices(given["price"])
+    shown = {name: given[name] for name in ("as_json", "quiet")}
+    trials.show_scaling(flags.read_request(given), given["devices"], tokens=tokens, prices=prices, **shown)
+
+
+def _asked(given: Mapping[str, Any]) -> tuple[Request, Cost]:
+    """The request with its batch chosen, and what is shown beside the answer: how the batch was chosen, what training costs."""
+    tokens, prices, text = flags.read_tokens(given["tokens"]), flags.read_prices(given["price"]), given["global_batch"]
+    if prices and not tokens:
+        raise UsageError("--price is for the cost of --tokens", hint="--tokens 15T; a search for cost takes the prices of the cluster")
+    automatic = text.startswith(AUTO)
+    if given["critical_batch"] and not automatic:
+        raise UsageError("--critical-batch is for --global-batch auto", hint="drop it, or --global-batch auto")
+    if not (automatic or tokens):
+        return flags.read_request(given), _nothing
+    trials = import_module("shardwright.cli.trials")
+    request, chosen = flags.read_request({**given, "global_batch": "1"} if automatic else given), Beside()
+    if automatic:
+        silent = given["quiet"] or given["as_json"]
+        batch, chosen = trials.choose_batch(request, text, critical=given["critical_batch"], tokens=tokens, quiet=silent)
+        request = replace(request, global_batch=batch)
+    return request, lambda simulation: chosen + trials.training_cost(simulation, tokens=tokens, prices=prices)
+
+
+def _nothing(_: Simulation) -> Beside:
+    return Beside()
 
 
 main = verb(plan, name="plan")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
+from rich.console import Group
 
 from shardwright.api.exact import plan_exact
 from shardwright.api.general import GeneralAnswer, stored_general
@@ -16,15 +17,17 @@ from shardwright.api.joint import plan_joint
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import Method, problem_of
 from shardwright.api.robust import plan_robust
-from shardwright.cli import interrupt, screen
+from shardwright.cli import fit, interrupt, screen
+from shardwright.cli.beside import Beside
+from shardwright.cli.frameworks import frameworks_of
 from shardwright.errors import UsageError
 from shardwright.files.stored import document_of, file_text
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_general
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.request import Request
-from shardwright.search.simulation import strategy_text
-from shardwright.search.summary import answer_line
+from shardwright.search.simulation import Simulation, strategy_text
+from shardwright.search.summary import answer_line, misfit_text
 
 SEARCHES: Final[Mapping[Method, Callable[..., GeneralAnswer]]] = {
     Method.JOINT: plan_joint,
@@ -34,7 +37,17 @@ SEARCHES: Final[Mapping[Method, Callable[..., GeneralAnswer]]] = {
 }
 
 
-def plan(request: Request, method: Method, *, time_limit: float, engine: Engine, output: Path | None, as_json: bool, quiet: bool) -> None:
+def plan(
+    request: Request,
+    method: Method,
+    *,
+    time_limit: float,
+    engine: Engine,
+    cost: Callable[[Simulation], Beside],
+    output: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Search the space of general plans that the request names."""
     if method is Method.ROBUST and isfinite(time_limit):
         raise UsageError("a search over scenarios ends by itself", hint="drop --time-limit")
@@ -49,11 +62,14 @@ def plan(request: Request, method: Method, *, time_limit: float, engine: Engine,
     document = document_of(stored)
     if output is not None:
         screen.save(output, file_text(stored, output))
+    beside = frameworks_of(stored) + cost(stored.simulation)
     if as_json:
-        screen.write(to_text({**document, "search_time_s": answer.search_time_s}))
+        screen.write(to_text({**document, "search_time_s": answer.search_time_s, **beside.document}))
     elif quiet:
-        screen.write(answer_line(strategy_text(stored.simulation), step_time_s=answer.step_time_s))
+        misfit = misfit_text(stored.prediction, classes=stored.classes)
+        screen.write(answer_line(strategy_text(stored.simulation), step_time_s=answer.step_time_s, misfit=misfit))
     else:
         model = problem_of(request).model
-        screen.show(render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s))
-    raise typer.Exit(interrupt.code())
+        shown = render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s)
+        screen.show(Group(shown, *beside.sections))
+    raise typer.Exit(interrupt.code() or fit.exit_code(stored.prediction))

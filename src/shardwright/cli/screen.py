@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
@@ -83,6 +83,26 @@ def check_writable(path: Path | None) -> None:
         raise UsageError(f"cannot write {path}: it is a folder", hint="name a file in it")
     if not path.parent.is_dir():
         raise UsageError(f"cannot write {path}: there is no folder {path.parent}", hint="make the folder first")
+
+
+def form_of(path: Path | None, *, forms: Sequence[str], what: str) -> str:
+    """The form in which something is written to `path`: the one of `forms` that its name ends in, whichever case; empty of no path.
+
+    Args:
+        forms: such as ``.svg``; the first is also that of a pipe or a device, whose name says none. what: is written, for messages.
+
+    Raises:
+        UsageError: the name ends otherwise.
+    """
+    if path is None:
+        return ""
+    suffix = path.suffix.lower()
+    if suffix in forms:
+        return suffix
+    if path.exists() and not path.is_file():
+        return forms[0]
+    said = f"{path.suffix[:20]} is no form of {what}" if suffix else f"no ending says in which form {what} is to be"
+    raise UsageError(f"cannot write {path.name[:60]!r}: {said}", hint=f"end the name in {' or '.join(forms)}")
 
 
 def save(path: Path, text: str) -> None:

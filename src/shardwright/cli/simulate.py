@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
+import typer
+from rich.console import Group
+
 from shardwright.api import simulations
-from shardwright.cli import flags, screen
+from shardwright.cli import fit, flags, screen
 from shardwright.cli.command import verb
 from shardwright.files.stored import file_text, prediction_document, stored_simulation
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_simulation
 from shardwright.search.simulation import strategy_text
-from shardwright.search.summary import answer_line
+from shardwright.search.summary import answer_line, misfit_text
 
 
 def simulate(
@@ -36,7 +41,7 @@ def simulate(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Predict the step time and memory of MODEL on CLUSTER under one strategy."""
+    """Predict the step time and memory of MODEL on CLUSTER under one strategy; exit code 6 if it does not fit."""
     screen.check_writable(output)
     request = flags.read_request(locals())
     text = screen.given(strategy)
@@ -47,9 +52,13 @@ def simulate(
     if as_json:
         screen.write(to_text(prediction_document(found.prediction)))
     elif quiet:
-        screen.write(answer_line(strategy_text(found), step_time_s=found.prediction.step_time_s))
+        misfit = misfit_text(found.prediction, classes=found.classes)
+        screen.write(answer_line(strategy_text(found), step_time_s=found.prediction.step_time_s, misfit=misfit))
     else:
-        screen.show(render_simulation(found, picture=simulations.small_picture(found)))
+        shown = render_simulation(found, picture=simulations.small_picture(found))
+        runs = import_module("shardwright.cli.frameworks").frameworks_of(stored_simulation(found)).sections if found.grid is None else ()
+        screen.show(Group(shown, *runs))
+    raise typer.Exit(fit.exit_code(found.prediction))
 
 
 main = verb(simulate, name="simulate")

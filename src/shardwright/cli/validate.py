@@ -88,8 +88,7 @@ def validate(
         raise UsageError("there is no table", hint="shardwright validate runs.csv; --template prints one to fill in")
     for path in (output, save_folds):
         screen.check_writable(path)
-    if output is not None and output.suffix not in (".json", ".md"):
-        raise UsageError(f"cannot tell what to write to {output}", hint="end the name in .json or .md")
+    paged = screen.form_of(output, forms=(".json", ".md"), what="a validation") == ".md"
     if folds is not None and save_folds is not None:
         raise UsageError("--folds fits nothing that --save-folds could store", hint="give one of them")
     kinds_of_tables = {is_serving_table(path) for path in paths}
@@ -104,13 +103,14 @@ def validate(
             known=read_slopes(folds) if folds is not None else None,
             fitted=save_folds is not None,
             output=output,
+            paged=paged,
             as_json=as_json,
             quiet=quiet,
         )
         if save_folds is not None and found.slopes is not None:
             screen.save(save_folds, slopes_text(found.slopes))
         return
-    kinds = FOLDS if save_folds is not None or (output is not None and output.suffix == ".md") else (fold,)
+    kinds = FOLDS if save_folds is not None or paged else (fold,)
     known = read_folds(folds) if folds is not None else None
     described = facts_of(*paths, folder=facts)
     with screen.progress(quiet=quiet) as report:
@@ -118,7 +118,7 @@ def validate(
     validation = study.validation(fold)
     if save_folds is not None:
         screen.save(save_folds, fold_text(study.folds))
-    if output is not None and output.suffix == ".md":
+    if output is not None and paged:
         _save_page(output, study, facts=described)
     elif output is not None:
         screen.save(output, to_text(validation_json(validation)))
@@ -139,11 +139,11 @@ def _serving(
     known: ServingSlopes | None,
     fitted: bool,
     output: Path | None,
+    paged: bool,
     as_json: bool,
     quiet: bool,
 ) -> ServingStudy:
-    """`validate` of tables of served configurations. `known`: slopes of all folds; `fitted`: they are asked for."""
-    paged = output is not None and output.suffix == ".md"
+    """`validate` of tables of served configurations. `known`: slopes of all folds; `fitted`: they are asked for; `paged`: a page is."""
     described = serving_facts(*paths, folder=facts)
     require_serving_fold(fold)
     kinds = SERVING_FOLDS if paged or fitted else (fold,)

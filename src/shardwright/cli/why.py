@@ -12,11 +12,15 @@ from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.files.plan_file import parse_saved, read_saved, require_whole
 from shardwright.files.text import to_text
-from shardwright.report.why_face import placed_text, render_why, why_document
+from shardwright.report.why_face import render_why, why_document, why_line
 
 Source = Annotated[str, typer.Argument(metavar="PLAN", help="A file that `plan -o` or `simulate -o` wrote; - = read it.")]
 Other = Annotated[
-    str, typer.Argument(metavar="STRATEGY", help='A change of the plan ("zero3", "tp4 dp16"), or a strategy as `simulate` takes it.')
+    str,
+    typer.Argument(
+        metavar="STRATEGY",
+        help='A change of the plan ("zero3", "tp4 dp16", "fsdp", "no recompute", "more tp"), or a strategy as `simulate` takes it.',
+    ),
 ]
 
 
@@ -36,7 +40,7 @@ def why(
     if as_json:
         screen.write(to_text(why_document(found)))
     elif quiet:
-        screen.write(placed_text(found.placed) + "\n")
+        screen.write(why_line(found))
     else:
         screen.show(render_why(found))
 

@@ -58,7 +58,7 @@ class DeepSpeed:
         """See `Exporter`."""
         yield from other_optimizers(given)
         yield from other_products(given, Dtype.BF16, Dtype.FP16)
-        yield from frozen_parameters(given, apart=("route",))
+        yield from frozen_parameters(given)
         yield from grid_shortfalls(given.grid)
         yield from _of_experts(given)
         yield from another_framework(given, "DeepSpeed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from shardwright.dtype import Dtype
 from shardwright.export.exporter import Given, Shortfall
@@ -33,10 +33,12 @@ def other_products(given: Given, *known: Dtype) -> Iterator[Shortfall]:
         yield Shortfall(what=f"products in {compute}", instead="products in bf16", hint="--precision bf16")
 
 
-def frozen_parameters(given: Given, *, apart: Collection[str] = ()) -> Iterator[Shortfall]:
-    """Parameters that are not trained, but for those of operators named in `apart`."""
-    operators = (o for block in given.problem.model.blocks for o in block.operators if o.name not in apart)
-    if any(not p.trainable for o in operators for p in o.parameters):
+def frozen_parameters(given: Given) -> Iterator[Shortfall]:
+    """Parameters that the request freezes, adapters and a teacher. What a model itself never trains, such as the correction of a router, is
+    no loss: the target's own model has it too.
+    """
+    model = given.problem.model
+    if model.base is not None or any(block.is_teachers for block in model.blocks):
         yield Shortfall(what="frozen parameters or adapters", hint="train all of the model")
 
 

@@ -87,7 +87,7 @@ class MaxText:
             yield Shortfall(what=f"rotary positions by the base {model.settings.rope_base:g}", instead=f"by the base {base:g}")
         yield from other_optimizers(given)
         yield from other_products(given, Dtype.BF16, Dtype.FP8)
-        yield from frozen_parameters(given, apart=("route",))
+        yield from frozen_parameters(given)
         yield from _of_pipelines(given)
         yield from mesh_shortfalls(given)
         yield from _of_contexts(given)

@@ -52,7 +52,7 @@ def megatron_shortfalls(given: Given, *, chunks: bool = True) -> Iterator[Shortf
 def _of_the_job(given: Given) -> Iterator[Shortfall]:
     yield from other_optimizers(given)
     yield from other_products(given, Dtype.BF16, Dtype.FP16, Dtype.FP8)
-    yield from frozen_parameters(given, apart=("route",))
+    yield from frozen_parameters(given)
 
 
 def _of_the_grid(given: Given, *, chunks: bool) -> Iterator[Shortfall]:

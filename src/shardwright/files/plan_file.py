@@ -10,6 +10,7 @@ from pydantic import Field
 
 from shardwright.errors import DataError
 from shardwright.files.border import FromOne, Limits, Members, Mirror, Signed, body_of
+from shardwright.files.lengths import require_lengths
 from shardwright.files.places import found_from
 from shardwright.files.stored import (
     NAMES,
@@ -28,6 +29,8 @@ from shardwright.search.frames import GIVEN_UP, Dual, Floor, PoolAlone
 from shardwright.search.request import Request
 from shardwright.simulator.prediction import Prediction
 
+BESIDE: Final = ("search_time_s", "batches", "frameworks", "training")
+"""What `plan --json` prints beside the file: how long it took and what else was asked, which is no part of the answer."""
 _HINT: Final = "write the file again with `shardwright plan ... -o FILE`"
 _SIMULATION_HINT: Final = "write the file again with `shardwright simulate ... -o FILE`"
 _FATES: Final = ("enumerated", "illegal", "duplicates", "infeasible", "bounded_b0", "bounded_b1", "simulated")
@@ -61,12 +64,13 @@ def parse_saved(text: str, *, name: str = "plan file", folder: Path | None = Non
     schema, hint = (SIMULATION_SCHEMA, _SIMULATION_HINT) if simulated else (PLAN_SCHEMA, _HINT)
     body = body_of(document, schema=schema, version=VERSION, name=name, what="plan file", hint=hint)
     digest = body.pop("digest", None)
-    # `plan --json` prints the file and how long it took, which is no part of the answer.
-    body.pop("search_time_s", None)
+    for field in BESIDE:
+        body.pop(field, None)
     mirror: Mirror[StoredSimulation] | Mirror[StoredPlan] = SIMULATION if simulated else PLAN
     found = with_sources(mirror.read(body, name=name, hint=hint))
     if found.grid is None and found.plan is None:
         raise DataError(f"{name}: it has neither a strategy nor a plan", hint=hint)
+    require_lengths(found, name=name, hint=hint)
     if digest != question_digest(body):
         raise DataError(f"{name}: what was asked is not what its digest is of", hint=hint)
     request = found.request if folder is None else found_from(found.request, folder)

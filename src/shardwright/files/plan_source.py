@@ -21,6 +21,7 @@ from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.strategy_words import read_words
 
 _SUFFIXES: Final = (".plan", ".json", ".txt")
 _HINT: Final = "a .plan text, or what `shardwright plan -o` wrote"
@@ -38,10 +39,11 @@ class NamedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedStrategy:
-    """A strategy as it was given, a grid or a plan, and its name."""
+    """A strategy as it was given, a grid or a plan, and its name; how words that are not of the notation were read."""
 
     name: str
     strategy: Grid | Plan
+    read_as: str = ""
 
 
 def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 0) -> NamedStrategy:
@@ -61,7 +63,8 @@ def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 
         saved = parse_saved(text, name=name or "the plan", folder=Path(name).parent if name else None)
         return _saved_strategy(saved, name=name or "the plan", model_name=model_name)
     if not name and not _is_text(source):
-        return NamedStrategy(name=source, strategy=parse_grid(source, devices=devices))
+        reading = read_words(source, of=None)
+        return NamedStrategy(name=source, strategy=parse_grid(reading.text, devices=devices), read_as=reading.read_as)
     return NamedStrategy(name=_notation_name(text), strategy=parse_plan(text, model=model))
 
 

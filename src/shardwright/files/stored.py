@@ -20,7 +20,7 @@ from shardwright.strategy.plan.plan import Plan
 
 PLAN_SCHEMA: Final = "shardwright.plan"
 SIMULATION_SCHEMA: Final = "shardwright.simulation"
-VERSION: Final = 2
+VERSION: Final = 3
 QUESTION: Final = ("request", "name", "strategy", "plan", "notes")
 """What the digest of a file is of: what its numbers are about. Nothing in it can be made again."""
 
@@ -175,14 +175,22 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
 
 
 def question_digest(body: dict[str, Any]) -> str:
-    """The digest of a file's question, and of what repeats its search."""
+    """The digest of a file's question, and of what repeats its search: where it was stopped, and whether it looked further, at another
+    network and at other batches and numbers of devices (`looked_further`).
+    """
     certificate = body.get("certificate") or {}
     joint, mixed = (certificate.get(part) or {} for part in ("joint", "mixed"))
     search = [certificate.get("stopped_at"), joint.get("grid_stopped_at"), joint.get("tolerance")]
     if mixed:
         alone = [one.get("stopped_at") for one in mixed.get("alone", ())]
         search += [mixed.get("composed_stopped_at"), mixed.get("tolerance"), alone]
+    search.append(looked_further(body))
     return digest_of({"search": search, **{field: body.get(field) for field in QUESTION}})
+
+
+def looked_further(body: dict[str, Any]) -> bool:
+    """Whether a file holds what searches beside its own found: its sensitivity, or what is nearby."""
+    return body.get("sensitivity") is not None or bool(body.get("nearby"))
 
 
 def with_sources(stored: StoredSimulation) -> StoredSimulation:

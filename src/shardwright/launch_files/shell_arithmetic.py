@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from shardwright.launch_files.shell_values import Variables, value_of
@@ -20,7 +21,7 @@ _OPERATORS: Final = {
     ast.LShift: lambda a, b: a << min(max(b, 0), 60),
     ast.RShift: lambda a, b: a >> min(max(b, 0), 60),
 }
-_COMPARED: Final = {
+_COMPARED: Final[Mapping[type[ast.cmpop], Callable[[int, int], bool]]] = {
     ast.Lt: operator.lt,
     ast.Gt: operator.gt,
     ast.LtE: operator.le,

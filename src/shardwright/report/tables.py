@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Final
 
@@ -16,6 +16,8 @@ from shardwright.report.layout import Words, broken, unbroken
 GAP: Final = 2
 NARROW: Final = 14
 """Cells below which a column of words is not made narrower to save another column."""
+COMFORT: Final = 18
+"""Cells that a column with shorter forms keeps as long as there is a column to leave out for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,22 +29,36 @@ class PlainTable:
     right: frozenset[int]
     whole: frozenset[int]
     spare: tuple[int, ...]
+    first_spare: int = 0
+    shorter: Mapping[int, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Its lines: as wide as the screen where its columns can be so narrow."""
         width = options.max_width
         least = [self._least(column) for column in range(len(self.header))]
-        gone = _gone(least, spare=self.spare, width=width)
+        wanted = [max(size, min(self._most(c), COMFORT)) if c in self.shorter else size for c, size in enumerate(least)]
+        gone = _gone(wanted, spare=self.spare[: self.first_spare], width=width)
+        gone |= _gone(least, spare=[*gone, *(c for c in self.spare if c not in gone)], width=width)
         columns = [column for column in range(len(self.header)) if column not in gone]
         widths = _widths([least[c] for c in columns], [self._most(c) for c in columns], width=width)
         if any(self.header):
             yield from self._lines(self.header, columns, widths, style="dim", below=True)
-        for row in self.rows:
-            yield from self._lines(row, columns, widths)
-        names = [self.header[c] for c in sorted(gone) if self.header[c]]
-        if names:
-            needed = _total(least) + console.width - width
-            yield Words(Text(f"not shown: {', '.join(names)}; a screen of {needed} columns shows all, and so does --json", style="dim"))
+        shortened: set[int] = set()
+        for number, row in enumerate(self.rows):
+            cells = list(row)
+            for column, size in zip(columns, widths, strict=True):
+                if column in self.shorter and cell_len(row[column]) > size:
+                    cells[column] = next(form for form in self.shorter[column][number] if cell_len(form) <= size)
+                    shortened.add(column)
+            yield from self._lines(cells, columns, widths)
+        told = [f"{what}: {', '.join(names)}" for what, some in _TOLD if (names := self._titles(gone if some else shortened))]
+        if told:
+            full = [self._most(c) if c in self.shorter else size for c, size in enumerate(least)]
+            needed = _total(full) + console.width - width
+            yield Words(Text(f"{'; '.join(told)}; a screen of {needed} columns shows all, and so does --json", style="dim"))
+
+    def _titles(self, columns: Collection[int]) -> list[str]:
+        return [self.header[c] for c in sorted(columns) if self.header[c]]
 
     def _cells(self, column: int) -> list[str]:
         return [row[column] for row in self.rows]
@@ -53,6 +69,8 @@ class PlainTable:
     def _least(self, column: int) -> int:
         cells = self._cells(column)
         title = _longest_word(self.header[column])
+        if column in self.shorter:
+            return max(title, *(min(map(cell_len, (cell, *forms))) for cell, forms in zip(cells, self.shorter[column], strict=True)), 0)
         if column in self.right or column in self.whole:
             return max(map(cell_len, cells), default=0) if not title else max(title, *map(cell_len, cells), 0)
         return max(title, min(max(NARROW, *map(_longest_word, cells)), max(map(cell_len, cells)))) if cells else title
@@ -70,8 +88,18 @@ class PlainTable:
             yield unbroken(Text((" " * GAP).join(parts).rstrip(), style=style))
 
 
+_TOLD: Final = (("not shown", True), ("shortened", False))
+
+
 def plain_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), whole: Sequence[int] = (), spare: Sequence[int] = ()
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[int] = (),
+    whole: Sequence[int] = (),
+    spare: Sequence[int] = (),
+    first_spare: int = 0,
+    shorter: Mapping[int, Sequence[Sequence[str]]] | None = None,
 ) -> PlainTable:
     """A table without lines, no wider than the screen as far as its words allow.
 
@@ -80,9 +108,17 @@ def plain_table(
     Args:
         right: columns of numbers, set to the right and never broken. whole: other columns that are not broken. spare: columns that may be
             left out, the first one first. A header of empty words is left out.
+        shorter: shorter forms of the cells of columns that are not broken either, by row, the longest first: a cell shows the longest that
+            its column has room for. first_spare: how many of `spare` are left out before cells are shortened below `COMFORT`.
     """
     return PlainTable(
-        header=tuple(header), rows=tuple(map(tuple, rows)), right=frozenset(right), whole=frozenset(whole), spare=tuple(spare)
+        header=tuple(header),
+        rows=tuple(map(tuple, rows)),
+        right=frozenset(right),
+        whole=frozenset(whole),
+        spare=tuple(spare),
+        first_spare=first_spare,
+        shorter={column: tuple(map(tuple, forms)) for column, forms in (shorter or {}).items()},
     )
 
 

@@ -12,10 +12,10 @@ from shardwright.report.tables import plain_table
 from shardwright.report.terminal import part_name, section
 from shardwright.search.grid.placed import Fate, Placed
 from shardwright.search.simulation import strategy_text
-from shardwright.search.summary import verdict
+from shardwright.search.summary import answer_line, misfit_text, verdict
 from shardwright.search.why import Beside, Why, missing_bytes
 from shardwright.strategy.violation import Violation
-from shardwright.units import GIB, format_bytes, format_percent, format_seconds
+from shardwright.units import GIB, format_bytes, format_percent, format_seconds, noiseless
 
 LABEL: Final = 10
 _FATES: Final = {
@@ -35,6 +35,7 @@ def why_document(why: Why) -> dict[str, Any]:
     found: dict[str, Any] = {
         "plan": {"strategy": strategy_text(why.plan), "prediction": prediction_document(why.plan.prediction)},
         "strategy": why.strategy,
+        "read_as": why.read_as,
         "legal": not why.broken,
         "broken": [{"rule": b.rule, "path": b.path, "message": b.message, "hint": b.hint} for b in why.broken],
         "search": {"fate": why.placed.fate.value, "reason": why.placed.reason, "bound_s": why.placed.bound_s or None},
@@ -46,7 +47,7 @@ def why_document(why: Why) -> dict[str, Any]:
         "prediction": prediction_document(prediction),
         "missing_bytes": [{"rank": rank, "bytes": count} for rank, count in missing_bytes(prediction)],
         "fits_with": list(why.other.fitting),
-        "changes_s": {name: other - plan for name, plan, other in why.seconds},
+        "changes_s": {name: noiseless(other - plan) for name, plan, other in why.seconds},
         "changes_bytes": {name: other - plan for name, plan, other in why.memory},
         "missing_host_bytes": [{"node": one.node, "bytes": one.lacking} for one in prediction.host_memory if one.lacking],
         "changes_host_bytes": {name: other - plan for name, plan, other in why.host_memory},
@@ -55,7 +56,8 @@ def why_document(why: Why) -> dict[str, Any]:
 
 def render_why(why: Why) -> RenderableType:
     """Both strategies, the verdict on the other, and part by part what it gains and loses; or all rules that it breaks."""
-    lines = [("Plan", Text(strategy_text(why.plan))), ("Other", Text(why.strategy)), ("Search", Text(placed_text(why.placed)))]
+    read = [("Read", Text(why.read_as))] if why.read_as else []
+    lines = [("Plan", Text(strategy_text(why.plan))), ("Other", Text(why.strategy)), *read, ("Search", Text(placed_text(why.placed)))]
     if why.other is None:
         return Group(_lines(lines), section("Illegal: the rules that it breaks", _rules(why.broken)))
     one, other = why.plan.prediction, why.other.prediction
@@ -72,6 +74,16 @@ def render_why(why: Why) -> RenderableType:
         *_hosts(why),
         *_lacking(why),
     )
+
+
+def why_line(why: Why) -> str:
+    """``why --quiet``: seconds, the strategy, how much slower it is or that it does not fit, where the search put it, with tabs between."""
+    placed = placed_text(why.placed)
+    if why.other is None:
+        return f"{placed}\n"
+    step, plan = why.other.prediction.step_time_s, why.plan.prediction.step_time_s
+    misfit = misfit_text(why.other.prediction, classes=why.other.classes)
+    return answer_line(why.strategy, step_time_s=step, misfit=f"{misfit or faster(step / plan - 1)}\t{placed}")
 
 
 def faster(change: float) -> str:

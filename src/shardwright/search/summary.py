@@ -29,9 +29,26 @@ def text_of(lines: Iterable[Line]) -> str:
     return "\n".join(f"{label:<{LABEL}}{words}" if label else words for label, words in lines)
 
 
-def answer_line(strategy: str, *, step_time_s: float) -> str:
-    """What ``--quiet`` prints of whatever has a step: seconds, a tab, the strategy or whose seconds they are."""
-    return f"{step_time_s:.9g} s\t{strategy}\n"
+def answer_line(strategy: str, *, step_time_s: float, misfit: str = "") -> str:
+    """What ``--quiet`` prints of whatever has a step: seconds, a tab, the strategy or whose seconds they are; and, behind another tab, that
+    it does not fit.
+    """
+    return "\t".join([f"{step_time_s:.9g} s", strategy, *([misfit] if misfit else [])]) + "\n"
+
+
+def misfit_text(p: Prediction, *, classes: tuple[str, ...] = ()) -> str:
+    """Which devices and which nodes' host memory lack room, and how much; empty where all fits.
+
+    Args:
+        classes: devices of each class as text, of a general plan.
+    """
+    if p.fits:
+        return ""
+    worst = max(p.stages, key=lambda stage: stage.reserved / (stage.capacity or p.capacity_bytes))
+    where = f"devices {classes[worst.rank]}" if classes else f"stage {worst.rank}"
+    over = worst.reserved - (worst.capacity or p.capacity_bytes)
+    of_device = f"{where} by {format_bytes(over)}" if over > 0 else ""
+    return f"{NO_FIT}: " + "; ".join(filter(None, (of_device, host_lack(p.host_memory))))
 
 
 def summary(
@@ -157,13 +174,10 @@ def verdict(p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fit
             fits += f", {format_bytes(p.full_bytes - p.reserved_bytes)} less than if all parameters were trained"
         more = WARNING if share > TIGHT else kept
         return f"{fits}; {more}" if more else fits
-    worst = max(p.stages, key=lambda stage: stage.reserved / (stage.capacity or room))
-    where = f"devices {classes[worst.rank]}" if classes else f"stage {worst.rank}"
-    over = worst.reserved - (worst.capacity or room)
     hint = f"; fits with {' or '.join(fitting)}" if fitting else ""
     blocks = "; its tensors fit, its allocator's blocks do not: PyTorch frees blocks and asks again in every step, for a time not priced"
-    of_device = f"{where} by {format_bytes(over)}{hint}{blocks if _tensors_fit(p) else ''}" if over > 0 else ""
-    return f"{NO_FIT}: " + "; ".join(filter(None, (of_device, host_lack(p.host_memory) + ("" if of_device else hint))))
+    on_devices = p.reserved_bytes > p.capacity_bytes
+    return f"{misfit_text(p, classes=classes)}{hint}{blocks if on_devices and _tensors_fit(p) else ''}"
 
 
 def host_share(hosts: tuple[HostMemory, ...]) -> str:

@@ -19,7 +19,8 @@ class Why:
 
     Args:
         plan: what the other strategy is held against. strategy: the other one, as text. broken: every rule that it breaks.
-        other: it, simulated; None where it breaks a rule. placed: where the search put it.
+        other: it, simulated; None where it breaks a rule. placed: where the search put it. read_as: how words that are not of the
+            notation were read, such as ``"fsdp" as tp1 cp1 pp1 zero3``.
     """
 
     plan: Simulation
@@ -27,6 +28,7 @@ class Why:
     broken: tuple[Violation, ...]
     other: Simulation | None
     placed: Placed
+    read_as: str = ""
 
     @property
     def seconds(self) -> Beside:

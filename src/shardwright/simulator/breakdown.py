@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
+from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.pairs import pair_seconds
 from shardwright.cost.parts import EP, PARTS
 from shardwright.cost.stage_costs import action_seconds, product_seconds, routed_seconds
@@ -66,22 +67,21 @@ def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
     mine = tasks.action & of_class
     parts = dict.fromkeys((*PARTS, *PART_NAMES), 0.0)
     uneven = _priced(result, klass, parts)
-    seconds = int(timeline.finish.max()) / PICOSECONDS_PER_SECOND
-    worked = float(timeline.work[mine].sum()) / PICOSECONDS_PER_SECOND
-    spent = float((timeline.finish - timeline.start)[mine].sum()) / PICOSECONDS_PER_SECOND
-    first = float(timeline.start[mine].min()) / PICOSECONDS_PER_SECOND
+    # In picoseconds, whose differences are exact.
+    ends = int(timeline.finish.max())
+    spent = int((timeline.finish - timeline.start)[mine].sum())
+    first = int(timeline.start[mine].min())
     update = of_class & (tasks.kind == int(TaskKind.STEP))
-    begun = float(timeline.start[update].max()) / PICOSECONDS_PER_SECOND if update.any() else seconds
+    begun = int(timeline.start[update].max()) if update.any() else ends
     sync = (program.instances.stream == int(Stream.SYNC)) & of_class
     behind = np.maximum(timeline.finish[sync] - np.maximum(timeline.start[sync], timeline.finish[mine].max()), 0)
-    gathered = min(first, float(costs.step(*program.classes[klass].families[0]).gather_s[0]))
-    exposed = float(behind.sum()) / PICOSECONDS_PER_SECOND + gathered
-    parts["slowdown"] = spent - worked
-    parts["sharding"] += exposed
-    parts["optimizer"] = seconds - begun
-    # Never negative but for rounding of the difference.
-    parts["bubble"] = max((begun - spent) - exposed, 0.0)
-    parts["jitter"] = result.step_time_s - seconds
+    gathered = min(first, int(picoseconds(costs.step(*program.classes[klass].families[0]).gather_s)[0]))
+    exposed = int(behind.sum()) + gathered
+    parts["slowdown"] = (spent - int(timeline.work[mine].sum())) / PICOSECONDS_PER_SECOND
+    parts["sharding"] += exposed / PICOSECONDS_PER_SECOND
+    parts["optimizer"] = (ends - begun) / PICOSECONDS_PER_SECOND
+    parts["bubble"] = max(begun - spent - exposed, 0) / PICOSECONDS_PER_SECOND
+    parts["jitter"] = result.step_time_s - ends / PICOSECONDS_PER_SECOND
     parts[UNEVEN] = uneven
     # Rounding to picoseconds leaves a remainder below a nanosecond; it belongs to the largest part.
     largest = max(parts, key=lambda n: parts[n])

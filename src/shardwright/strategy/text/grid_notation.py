@@ -57,6 +57,12 @@ def name_and_value(word: str) -> tuple[str, str]:
     return (found[1].strip(), found[2].strip()) if found else (word, "")
 
 
+def is_word(word: str) -> bool:
+    """A word has the form of one of the notation, whatever its value."""
+    name, value = name_and_value(word)
+    return name in _READERS and bool(value or "=" in word)
+
+
 def print_grid(grid: Grid) -> str:
     """The canonical text of a grid.
 
@@ -187,10 +193,11 @@ _READERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
 }
 
 
-def _near(word: str) -> str:
+def word_hint(word: str) -> str:
     """Words like `word`, of the grid or of its runtime's options; where none is, some of the grid."""
-    near = nearest(word, (*_WORDS, *_OPTION_WORDS))
-    return near if near.startswith("did you mean") else nearest(word, _WORDS)
+    form = re.sub(r"=?[0-9]+$", "N", word[:40])
+    near = nearest(form, (*_WORDS, *_OPTION_WORDS))
+    return near if near.startswith("did you mean") else nearest(form, _WORDS)
 
 
 def _read_words(text: str) -> dict[str, dict[str, Any]]:
@@ -205,8 +212,8 @@ def _read_words(text: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for word in words:
         name, value = name_and_value(word)
-        if name not in _READERS or not (value or "=" in word):
-            raise StrategyError(f"unknown word {word[:40]!r} in a grid", hint=_near(re.sub(r"=?[0-9]+$", "N", word[:40])))
+        if not is_word(word):
+            raise StrategyError(f"unknown word {word[:40]!r} in a grid", hint=word_hint(word))
         if name in found:
             raise StrategyError(f"{name!r} is said twice in a grid", hint="keep one of them")
         found[name] = _READERS[name](value)

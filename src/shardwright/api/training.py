@@ -1,0 +1,24 @@
+"""What training under a simulated strategy costs, in days and dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardwright.api.problems import problem_of
+from shardwright.cost.spending import usd_per_hour
+from shardwright.hardware.catalog.prices import cluster_prices
+from shardwright.search.compared import Compared
+from shardwright.search.simulation import Simulation
+
+
+def training(one: Simulation, *, tokens: float, prices: Mapping[str, float]) -> Compared:
+    """A strategy with the seconds and dollars of training on `tokens`; 0 = not said.
+
+    Args:
+        prices: dollars a device-hour, see `hardware.catalog.prices.cluster_prices`.
+    """
+    cluster = problem_of(one.request).cluster
+    known, spending = cluster_prices(cluster, prices), one.prediction.spending
+    paid = spending.paid_devices if spending else tuple(group.count * group.kind.num_devices for group in cluster.groups)
+    hourly = usd_per_hour(paid, [price.usd_per_hour for price in known]) if known else None
+    return Compared(simulation=one, devices=cluster.num_devices, prices=known, usd_per_hour=hourly, tokens=tokens)

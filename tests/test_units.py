@@ -1,0 +1,30 @@
+"""Quantities for people: what the simulator's clock does not tell is not printed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.units import bare_seconds, format_seconds, noiseless
+from tests.tiers import examples
+
+
+@pytest.mark.parametrize("seconds", [0.0, 4.09e-13, -4.4e-16, 1e-30])
+def test_what_rounding_leaves_is_nothing(seconds: float) -> None:
+    assert (format_seconds(seconds), bare_seconds(seconds), noiseless(seconds)) == ("0 s", "0", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text", "bare"),
+    [(1e-12, "0.001 ns", "1e-12"), (5e-13, "0.0005 ns", "5e-13"), (0.0831234, "83.12 ms", "0.08312"), (-2.0, "-2 s", "-2")],
+)
+def test_what_the_clock_tells_is_printed(seconds: float, text: str, bare: str) -> None:
+    assert (format_seconds(seconds), bare_seconds(seconds)) == (text, bare)
+
+
+@examples(100)
+@given(st.floats(-1e6, 1e6))
+def test_nothing_else_is_lost(seconds: float) -> None:
+    assert noiseless(seconds) in (0.0, seconds)
+    assert abs(noiseless(seconds) - seconds) < 0.5e-12
