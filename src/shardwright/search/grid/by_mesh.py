@@ -23,7 +23,7 @@ from shardwright.search.grid.modules import LADDER
 from shardwright.search.grid.near_layers import near_layers
 from shardwright.search.grid.paired import PairedSearch, search_paired
 from shardwright.search.grid.relaxed_members import relaxed_bounds
-from shardwright.search.grid.space import Space
+from shardwright.search.grid.space import Space, parts_of
 from shardwright.search.limit import Limit
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.standing import standing
@@ -54,7 +54,8 @@ class Searched:
     Args:
         outcome: of refining what was crossed. crossed: sets of members. left: meshes that were not, none of which has a member below its
             (meshes,) seconds beside it, inf where none of its members is legal; and the part of the space that they are of. repeated: raw
-            members of meshes that do not tell a part from the first.
+            members of meshes that do not tell a part from the first. refused: raw members of parts whose options the runtime does not
+            run together.
             paired: orders that only general plans have.
     """
 
@@ -62,6 +63,7 @@ class Searched:
     crossed: list[Crossed] = field(default_factory=list)
     left: list[tuple[Meshes, FloatArray, Space]] = field(default_factory=list)
     repeated: int = 0
+    refused: int = 0
     paired: list[PairedSearch] = field(default_factory=list)
 
 
@@ -86,9 +88,10 @@ def search(
         memory: bytes for members: one half for those that are looked at, one for those that were and are kept for what comes behind.
     """
     found, limit = Searched(), limit or Limit()
-    first, *others = space.rows()
+    first, *others = parts = parts_of(problem, space)
     # Options place no device: all parts have the same meshes.
     full, idle = full_meshes(space, facts), idle_meshes(space, facts) if space.fewest else None
+    found.refused = (len(space.rows()) - len(parts)) * (full.enumerated + (idle.enumerated if idle is not None else 0))
 
     def run(part: Space) -> _Run:
         return _Run(under(problem, part.chosen), part, facts, capacity, max(top, 1), limit, memory // 2, progress, found, full, idle)

@@ -99,8 +99,12 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
     return Certificate(
         space=space.text(),
         digest=space.digest(problem_text(problem)),
-        enumerated=sum(part.enumerated for part in parts) + left + sum(part.enumerated for part in paired) + searched.repeated,
-        illegal=sum(part.illegal for part in parts) + barren + sum(part.illegal for part in paired),
+        enumerated=sum(part.enumerated for part in parts)
+        + left
+        + sum(part.enumerated for part in paired)
+        + searched.repeated
+        + searched.refused,
+        illegal=sum(part.illegal for part in parts) + barren + sum(part.illegal for part in paired) + searched.refused,
         duplicates=sum(part.duplicates for part in parts) + searched.repeated,
         infeasible=infeasible + outcome.too_large + unfit,
         bounded_b0=sum(part.num_members for part in parts) - infeasible - refined + left - barren + sum(p.bounded_b0 for p in paired),

@@ -12,7 +12,7 @@ from shardwright.hardware.overrides import effective_memory, limit_devices
 from shardwright.program.problem import Problem, under
 from shardwright.search.grid.bounded import Crossed, bound_space, smallest
 from shardwright.search.grid.members import enumerate_members
-from shardwright.search.grid.space import AXES, Space, exhaustive_space, standard_space
+from shardwright.search.grid.space import AXES, Space, exhaustive_space, parts_of, standard_space
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import GridFacts, violations
@@ -47,7 +47,8 @@ def nothing_fits(problem: Problem, space: Space, facts: GridFacts, crossed: tupl
     parts = ((under(problem, part.space.chosen), part.bounded(problem, facts, capacity=capacity)) for part in crossed)
     found = [least for own, part in parts if (least := smallest(own, part, enough=capacity)) is not None]
     # Where options are searched, changes are tried with the first value of each.
-    problem, space = under(problem, space.rows()[0].chosen), space.rows()[0]
+    space = parts_of(problem, space)[0]
+    problem = under(problem, space.chosen)
     if not found:
         return _nothing_legal(problem, space, facts, sum(part.enumerated for part in crossed))
     grid, stage = min(found, key=lambda least: least[1].reserved)

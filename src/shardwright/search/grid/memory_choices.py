@@ -147,10 +147,10 @@ def legal_shards(rows: Rows, wanted: IntArray) -> IntArray:
 def _redo_options(space: Space, facts: GridFacts, redos: list[tuple[int, int, int]], largest: int) -> tuple[list[int], int]:
     """Legal, distinct recompute options of chunks with at most `largest` layers, and how many are legal.
 
-    Sets of modules beyond the first go with layers that keep the rest: recompute=none (Megatron's granularity is full or selective).
+    Sets of modules that run more again than the runtime by itself go with recompute=none (`Space.beside_recompute`).
     """
     counts = space.of("recompute_layers")
     modes, layers, modules = np.array([(mode, counts[place], number) for mode, place, number in redos], dtype=np.int64).T
     kept = keeps({"recompute": np.array(list(RECOMPUTES))[modes], "recompute_layers": layers, "largest": largest}, facts)
-    kept &= (modules == 0) | (modes == RECOMPUTES["none"])
+    kept &= np.array(space.beside_recompute)[modules] | (modes == RECOMPUTES["none"])
     return _distinct(kept, list(zip(modes.tolist(), np.where(layers == largest, 0, layers).tolist(), modules.tolist(), strict=True)))
