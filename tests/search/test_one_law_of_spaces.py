@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, UsageError
+from shardwright.program.legal import facts_of
 from shardwright.program.problem import under
 from shardwright.runtime.options import BY_NAME, offered_values
 from shardwright.runtime.registry import load_runtime, runtime_names
@@ -21,7 +22,7 @@ from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import AXES, Space, exhaustive_space, parts_of, restricted, standard_space, with_options
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import canonical
-from tests.search.problems import Case, facts_of, small_problem, thinned
+from tests.search.problems import Case, small_problem, thinned
 from tests.tiers import examples
 
 Member = tuple[Grid, Options]

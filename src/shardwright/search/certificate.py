@@ -15,7 +15,8 @@ class JointPart:
     Args:
         pipelines: choices that all ranks of a member share. complete: no time limit cut in. tolerance: gap that was good enough.
         grids: members of the grid space, which is part of the joint one and searched on its own first. grid_lower_s: no grid is faster;
-            None where none fits. grid_stopped_at: as `Certificate.stopped_at`, of that search.
+            None where none fits. grid_stopped_at: as `Certificate.stopped_at`, of that search. fixed: (axis, value) of axes and options
+            that grids are searched over and pipelines have one value of.
     """
 
     pipelines: int
@@ -24,6 +25,7 @@ class JointPart:
     grids: int
     grid_lower_s: float | None
     grid_stopped_at: int
+    fixed: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

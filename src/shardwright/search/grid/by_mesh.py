@@ -5,14 +5,14 @@ bound of all its members is below what is known to be reached.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Final
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, FloatArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.search.grid.best_first import Outcome, Refinement, merged
@@ -98,17 +98,31 @@ def search(
 
     run(first).search(behind=first)
     if others and found.outcome.ranked:
-        best = found.outcome.ranked[0].grid
-        others.sort(key=lambda part: _seconds_under(problem, best, part))
+        others = fastest_first(problem, others, found.outcome.ranked[0].grid)
     for part in others:
         run(part).search(behind=first)
     return found
 
 
-def _seconds_under(problem: Problem, grid: Grid, part: Space) -> float:
-    """Seconds of a grid's step under the options of a part: what says which part to search first."""
+def fastest_first(problem: Problem, parts: Iterable[Space], grid: Grid) -> list[Space]:
+    """Parts with one value of each option, by the seconds that a step of `grid` takes under their options."""
     modules = tuple(pair for pair in grid.options if pair[0] in LADDER)
-    return simulate_grid(problem, replace(grid, options=ordered((*part.chosen, *modules)))).step_time_s
+
+    def seconds(part: Space) -> float:
+        return simulate_grid(problem, replace(grid, options=ordered((*part.chosen, *modules)))).step_time_s
+
+    return sorted(parts, key=seconds)
+
+
+def told_apart(columns: Mapping[str, IntArray], part: Space, first: Space) -> BoolArray:
+    """(rows,) every option that is another one in `part` than in the `first` part means something on a mesh: else a part that has the
+    first's value of it has the same plans.
+    """
+    other = [BY_NAME[name] for name, value in part.chosen if (name, value) not in first.chosen]
+    told = np.ones(len(columns["tp"]), dtype=np.bool_)
+    for option in other:
+        told &= np.any([columns[axis] > 1 for axis in option.along], axis=0) if option.along else True
+    return told
 
 
 @dataclass(slots=True)
@@ -142,7 +156,7 @@ class _Run:
             self.pair()
             return
         every = full if idle is None else full.joined(idle)
-        told = self._told_apart(every, behind)
+        told = told_apart(every.columns, self.space, behind)
         self.found.repeated += every.enumerated - every.take(told, illegal=every.illegal).enumerated
         every = every.take(told, illegal=every.illegal)
         if self.found.outcome.ranked and self.limit.passed():
@@ -150,16 +164,6 @@ class _Run:
         else:
             self.in_order(every)
         self.pair()
-
-    def _told_apart(self, meshes: Meshes, first: Space) -> BoolArray:
-        """(meshes,) every option that is another one than in the `first` part means something there: else a part that has the first's
-        value of it has the same plans.
-        """
-        other = [BY_NAME[name] for name, value in self.space.chosen if (name, value) not in first.chosen]
-        told = np.ones(len(meshes), dtype=np.bool_)
-        for option in other:
-            told &= np.any([meshes.columns[axis] > 1 for axis in option.along], axis=0) if option.along else True
-        return told
 
     def cross(self, meshes: Meshes) -> tuple[Refinement, bool]:
         """All members of some meshes with their bounds, to be refined; and whether there is room for them to wait."""

@@ -5,7 +5,7 @@ cheapest first.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from shardwright.errors import RuntimeModelError
@@ -72,7 +72,7 @@ def turns_on(modules: Options, own: Mapping[str, str]) -> bool:
     return any(value == "on" and own.get(name) != "on" for name, value in modules)
 
 
-def without_modules(sets: Iterable[Options], name: str, values: Iterable[str], *, own: Mapping[str, str]) -> tuple[Options, ...]:
+def without_modules(sets: Iterable[Options], name: str, values: Collection[str], *, own: Mapping[str, str]) -> tuple[Options, ...]:
     """The sets of modules in which an option of LADDER has none of these values."""
     return tuple(chosen for chosen in sets if dict(chosen).get(name, own.get(name)) not in values)
 
