@@ -12,10 +12,12 @@ from shardwright.api import grids, problems
 from shardwright.cli import flags, interrupt, screen
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
+from shardwright.files.faces import filed
 from shardwright.files.stored import file_text, plan_document, stored_answer
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
 from shardwright.search.engine.choose import PROCESSES, engine_of, require_engine
+from shardwright.search.limit import STOP
 from shardwright.search.request import HEADROOM, SEARCH_MEMORY
 from shardwright.search.summary import answer_line
 from shardwright.strategy.text.grid_notation import print_grid
@@ -89,14 +91,15 @@ def plan(
         answer = grids.plan(request, time_limit_s=time_limit, progress=report)
     interrupt.note(waited=answer.waited)
     document = plan_document(answer)
+    left = None if (quiet and not as_json) or STOP.is_set() else grids.unsearched_of(answer)
     if output is not None:
         screen.save(output, file_text(stored_answer(answer), output))
     if as_json:
-        screen.write(to_text({**document, "search_time_s": answer.search_time_s}))
+        screen.write(to_text({**document, "search_time_s": answer.search_time_s, "unsearched": filed(left, names={})}))
     elif quiet:
         screen.write(answer_line(print_grid(answer.grid), step_time_s=answer.prediction.step_time_s))
     else:
-        screen.show(render_answer(answer))
+        screen.show(render_answer(answer, left=left))
     raise typer.Exit(interrupt.code())
 
 

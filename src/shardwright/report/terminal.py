@@ -13,7 +13,7 @@ from shardwright.report.memory_table import memory_table
 from shardwright.report.plan_picture import Picture
 from shardwright.report.plan_text import PlanText
 from shardwright.report.tables import plain_table
-from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity, answer_lines
+from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity, Unsearched, answer_lines
 from shardwright.search.certificate import Certificate, claim
 from shardwright.search.simulation import Simulation, simulation_lines
 from shardwright.search.summary import LABEL, NO_FIT, WARNING, Line
@@ -51,10 +51,11 @@ def part_name(part: str) -> str:
     return _PARTS.get(part, part)
 
 
-def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType:
-    """The answer of a search: strategy, speed, time, memory, certificate, next best plans, sensitivity, goodput.
+def render_answer(answer: Answer, *, all_stages: bool = False, left: Unsearched | None = None) -> RenderableType:
+    """The answer of a search: strategy, speed, time, memory, certificate, what was not searched, next best plans, sensitivity, goodput.
 
     Args:
+        left: options that were not searched.
         all_stages: every stage in the memory table, not the worst and a few others.
     """
     parts: list[RenderableType] = [
@@ -62,6 +63,8 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
         *_prediction_parts(answer.prediction, all_stages=all_stages),
         section("Certificate", certificate_text(answer.certificate, search_time_s=answer.search_time_s, whole=all_stages)),
     ]
+    if left is not None and left.fixed:
+        parts.append(section("Options that change no numerics and were not searched", Text(unsearched_text(left))))
     if answer.alternatives:
         close = " (~ closer than the prediction's interval)" if any(a.indistinguishable for a in answer.alternatives) else ""
         parts.append(section(f"Next best, certified in rank{close}", _alternatives_table(answer)))
@@ -160,6 +163,16 @@ def certificate_text(c: Certificate, *, search_time_s: float, whole: bool = True
         f"Space {c.digest[:12]}: {c.space if whole else _shortened(c.space)}",
     )
     return Text("\n".join(lines))
+
+
+def unsearched_text(left: Unsearched) -> str:
+    """The options that a search left at one value, and what the best other value of one of them would gain."""
+    held = f"The runtime's own values: {' '.join(f'{name}={value}' for name, value in left.fixed)}"
+    if left.best is None:
+        return f"No other value of one of them makes this strategy 0.1 % faster.\n{held}"
+    best = f"{left.best.option}={left.best.value}"
+    seconds = format_seconds(left.best.step_time_s, digits=4)
+    return f"{best} would gain most: {seconds}, {format_percent(left.best.gain)} faster. To search with it: --pin {best}\n{held}"
 
 
 def claimed(c: Certificate, *, search_time_s: float) -> str:
