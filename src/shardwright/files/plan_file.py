@@ -61,8 +61,9 @@ def parse_saved(text: str, *, name: str = "plan file", folder: Path | None = Non
     schema, hint = (SIMULATION_SCHEMA, _SIMULATION_HINT) if simulated else (PLAN_SCHEMA, _HINT)
     body = body_of(document, schema=schema, version=VERSION, name=name, what="plan file", hint=hint)
     digest = body.pop("digest", None)
-    # `plan --json` prints the file and how long it took, which is no part of the answer.
-    body.pop("search_time_s", None)
+    # `plan --json` prints the file, how long it took, and what was not searched, which are no part of the answer.
+    for field in ("search_time_s", "unsearched"):
+        body.pop(field, None)
     mirror: Mirror[StoredSimulation] | Mirror[StoredPlan] = SIMULATION if simulated else PLAN
     found = with_sources(mirror.read(body, name=name, hint=hint))
     if found.grid is None and found.plan is None:

@@ -34,9 +34,10 @@ class Certificate:
 
     Args:
         space: the space as text (axes and values). digest: of the space and the problem.
-        illegal: break a rule. duplicates: lower to the Program of an earlier member. infeasible: a lower bound of their peak memory
-            exceeds the capacity, or the simulated peak does. bounded_b0, bounded_b1: a lower bound of their time is not below the best,
-            their own or that of all members of their mesh (whose duplicates are not told from the others then).
+        enumerated: combinations of axis values. illegal: break a rule. duplicates: lower to the Program of an earlier member; the others
+            are distinct legal strategies (`strategies`).
+        infeasible: a lower bound of their peak memory exceeds the capacity, or the simulated peak does. bounded_b0, bounded_b1: a lower
+            bound of their time is not below the best, their own or that of all members of their mesh.
         simulated: simulated in full.
         best_s: seconds of the answer. lower_bound_s: no member is faster. gap: (best - lower bound) / best.
         universal_gap: the same against total work over total achievable rate, valid for any plan whatever.
@@ -66,6 +67,11 @@ class Certificate:
     joint: JointPart | None = None
     mixed: MixedPart | None = None
     scenarios: ScenariosPart | None = None
+
+    @property
+    def strategies(self) -> int:
+        """Distinct legal strategies of the space."""
+        return self.enumerated - self.illegal - self.duplicates
 
 
 def stops_of(certificate: Certificate) -> Stops:

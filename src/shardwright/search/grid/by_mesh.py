@@ -7,7 +7,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from typing import Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.search.grid.best_first import Outcome, Refinement, merged
 from shardwright.search.grid.bounded import Crossed, bound_space, crossed
+from shardwright.search.grid.counts import count_members
 from shardwright.search.grid.mesh_bounds import has_experts, mesh_bounds
 from shardwright.search.grid.meshes import Meshes, full_meshes, idle_meshes
 from shardwright.search.grid.modules import LADDER
@@ -53,16 +54,15 @@ class Searched:
 
     Args:
         outcome: of refining what was crossed. crossed: sets of members. left: meshes that were not, none of which has a member below its
-            (meshes,) seconds beside it, inf where none of its members is legal; and the part of the space that they are of. repeated: raw
-            members of meshes that do not tell a part from the first. refused: raw members of parts whose options the runtime does not
-            run together.
-            paired: orders that only general plans have.
+            (meshes,) seconds beside it, inf where none of its members is legal; and the part of the space that they are of.
+        repeated: meshes that do not tell a part from the first. refused: combinations of axis values in parts whose options
+            the runtime does not run together. paired: orders that only general plans have.
     """
 
     outcome: Outcome = field(default_factory=Outcome)
     crossed: list[Crossed] = field(default_factory=list)
     left: list[tuple[Meshes, FloatArray, Space]] = field(default_factory=list)
-    repeated: int = 0
+    repeated: list[Meshes] = field(default_factory=list)
     refused: int = 0
     paired: list[PairedSearch] = field(default_factory=list)
 
@@ -90,7 +90,7 @@ def search(
     found, limit = Searched(), limit or Limit()
     first, *others = parts = parts_of(problem, space)
     # Options place no device: all parts have the same meshes.
-    full, idle = full_meshes(space, facts), idle_meshes(space, facts) if space.fewest else None
+    full, idle = _counted(replace(space, options=()), facts, problem.runtime.zero_with_pipeline)
     found.refused = (len(space.rows()) - len(parts)) * (full.enumerated + (idle.enumerated if idle is not None else 0))
 
     def run(part: Space) -> _Run:
@@ -102,6 +102,19 @@ def search(
     for part in others:
         run(part).search(behind=first)
     return found
+
+
+@lru_cache(maxsize=4)
+def _counted(space: Space, facts: GridFacts, zero_with_pipeline: int) -> tuple[Meshes, Meshes | None]:
+    """The meshes on all devices, and those that leave some idle, with the numbers of their members as columns."""
+    full = full_meshes(space, facts)
+    if not space.fewest:
+        return full.counted(count_members(space, facts, full, zero_with_pipeline=zero_with_pipeline)), None
+    idle = idle_meshes(space, facts)
+    every = full.joined(idle)
+    every = every.counted(count_members(space, facts, every, zero_with_pipeline=zero_with_pipeline))
+    rows = np.arange(len(every))
+    return every.take(rows[: len(full)], illegal=full.illegal), every.take(rows[len(full) :], illegal=idle.illegal)
 
 
 def fastest_first(problem: Problem, parts: Iterable[Space], grid: Grid) -> list[Space]:
@@ -157,7 +170,7 @@ class _Run:
             return
         every = full if idle is None else full.joined(idle)
         told = told_apart(every.columns, self.space, behind)
-        self.found.repeated += every.enumerated - every.take(told, illegal=every.illegal).enumerated
+        self.found.repeated.append(every.take(~told))
         every = every.take(told, illegal=every.illegal)
         if self.found.outcome.ranked and self.limit.passed():
             self.leave(every)

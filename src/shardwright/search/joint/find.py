@@ -154,7 +154,7 @@ def find_joint(
         bounded=sum(sizes) - sum(done),
         scored=done[1],
         simulated=done[2],
-        grids=grid.certificate.enumerated if grid else 0,
+        grids=grid.certificate.strategies if grid else 0,
         grid_lower_s=grid_lower,
         best_s=step,
         lower_bound_s=lower,
