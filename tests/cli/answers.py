@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from shardwright.hardware.device import Evidence, Origin
-from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
+from shardwright.search.answer import Alternative, Answer, Goodput, OptionChange, Sensitivity, Unsearched
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
@@ -97,6 +97,11 @@ ANSWER = Answer(
         failures_per_day=0.5, checkpoint_interval_s=900.0, goodput=0.97, assumptions=("a restart takes 600 s", "a checkpoint takes 10 s")
     ),
     request=REQUEST,
+)
+
+
+UNSEARCHED = Unsearched(
+    fixed=(("loss", "plain"), ("grad_check", "on")), best=OptionChange(option="loss", value="te", step_time_s=1.96, gain=0.02)
 )
 
 

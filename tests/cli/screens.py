@@ -32,7 +32,7 @@ from shardwright.strategy.text.parser import parse_plan
 from shardwright.units import GIB
 from shardwright.validation.judge import ErrorStatistics, SourceResult, Validation
 from tests.calibrate.profiles import profile
-from tests.cli.answers import ANSWER, CERTIFICATE, PREDICTION, REQUEST, stage
+from tests.cli.answers import ANSWER, CERTIFICATE, PREDICTION, REQUEST, UNSEARCHED, stage
 from tests.hardware.inventory_files import topo_matrix
 
 ITEMS = (
@@ -185,10 +185,11 @@ def answering() -> Iterator[None]:
         grid = replace(LAYERS, tp=int(strategy.removeprefix("tp")))
         return Simulation(request=REQUEST, name="", grid=grid, plan=None, prediction=replace(WIDE, step_time_s=seconds))
 
-    checked = Recheck(enumerated=44_236_800, sampled=400, contenders=3, drift=1e-9, leaves=160)
+    checked = Recheck(strategies=44_236_800, sampled=400, contenders=3, drift=1e-9, leaves=160)
     row = CheckRow("dense of many layers", 1.0, 0.9, 1.1, 0.8, 2**30, 2**31)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grids, "plan", lambda *_, **__: BEST)
+        patch.setattr(grids, "unsearched_of", lambda _: UNSEARCHED)
         patch.setattr(simulations, "simulation", simulation)
         advised = Simulation(request=REQUEST, name="", grid=LAYERS, plan=None, prediction=WIDE)
         change = Change(text="tp4", grid=LAYERS, step_time_s=1.0, gain=0.5, added=(("tensor-model-parallel-size", "4"),))

@@ -59,5 +59,5 @@ def test_the_screen_has_notation_and_certificate(capsys: pytest.CaptureFixture[s
     assert code == 0, err
     assert "plan joint devices 8" in out
     assert "order table-search(main)" in out
-    assert "members in" in out
+    assert "strategies in" in out
     assert "gap" in out

@@ -6,17 +6,20 @@ import pytest
 
 from shardwright.api.grids import plan
 from shardwright.cli.screen import WIDTH, plain
+from shardwright.files.stored import plan_document
 from shardwright.hardware.catalog.prices import ListPrice
 from shardwright.report.comparison import render_comparison
 from shardwright.report.memory_table import equal_ranks
 from shardwright.report.proof_face import render_checked
-from shardwright.report.terminal import difference, render_answer, render_explanation, render_simulation, telling
+from shardwright.report.terminal import alternatives_apart, difference, render_answer, render_explanation, render_simulation, telling
+from shardwright.search.answer import Alternative
 from shardwright.search.compared import Compared
 from shardwright.search.grid.recheck import Recheck
 from shardwright.search.request import Request
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
-from tests.cli.answers import ANSWER, BEST, CERTIFICATE, PREDICTION, REQUEST, simulated, stage
+from tests.cli.answers import ANSWER, BEST, CERTIFICATE, PREDICTION, REQUEST, UNSEARCHED, simulated, stage
 from tests.golden.files import assert_golden
 
 
@@ -50,7 +53,7 @@ def test_comparison_is_ordered_by_time() -> None:
 
 
 def test_recheck() -> None:
-    assert_golden("recheck.txt", plain(render_checked(Recheck(enumerated=1000, sampled=10, contenders=3, drift=1e-10))))
+    assert_golden("recheck.txt", plain(render_checked(Recheck(strategies=1000, sampled=10, contenders=3, drift=1e-10))))
 
 
 def test_a_search_that_stopped_early_says_so() -> None:
@@ -112,6 +115,40 @@ def test_a_full_memory_table_loses_no_number() -> None:
 def test_difference() -> None:
     assert difference(replace(BEST, tp=4, sp=False), best=BEST) == "tp4 -sp"
     assert difference(BEST, best=BEST) == ""
+
+
+def test_next_best_strategies_that_nobody_would_choose_between_are_counted_and_not_shown() -> None:
+    """Those as fast and as large as one before, and those that lie elsewhere and are neither faster nor smaller; ranks stay."""
+    best, size = ANSWER.prediction.step_time_s, ANSWER.prediction.allocated_bytes
+    swapped = replace(BEST, order=("tp", "cp", "ep", "pp", "dp"))
+
+    def other(grid: Grid, seconds: float, allocated: int) -> Alternative:
+        return replace(ANSWER.alternatives[0], grid=grid, step_time_s=seconds, allocated_bytes=allocated)
+
+    wide = replace(BEST, tp=4)
+    found = (
+        other(swapped, best, size),
+        other(wide, best, size // 2),
+        other(replace(wide, microbatch=2), best, size // 2),
+        other(replace(swapped, tp=4), best * 1.01, size // 2),
+        other(replace(BEST, tp=8), best * 1.02, size),
+        other(replace(swapped, tp=8), best * 1.02, size - 1),
+    )
+    answer = replace(ANSWER, alternatives=found)
+    assert [rank for rank, _ in alternatives_apart(answer)] == [3, 6, 7]
+    screen = plain(render_answer(answer))
+    assert "3 other strategies take as long and as much memory as one of these or the best" in " ".join(screen.split())
+    assert plan_document(answer)["alternatives"][0]["strategy"] == print_grid(swapped)
+    only = replace(ANSWER, alternatives=found[:1])
+    assert "1 other strategy takes as long" in " ".join(plain(render_answer(only)).split())
+
+
+def test_options_that_were_not_searched_are_named() -> None:
+    screen = " ".join(plain(render_answer(ANSWER, left=UNSEARCHED)).split())
+    assert "loss=te would gain most: 1.96 s, 2.0 % faster. To search with it: --pin loss=te" in screen
+    assert "The runtime's own values: loss=plain grad_check=on" in screen
+    none = " ".join(plain(render_answer(ANSWER, left=replace(UNSEARCHED, best=None))).split())
+    assert "No other value of one of them makes this strategy 0.1 % faster" in none
 
 
 def test_a_gain_stands_beside_what_it_costs() -> None:

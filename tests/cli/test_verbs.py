@@ -19,6 +19,7 @@ from shardwright.cli.main import help_text, run
 from shardwright.cli.screen import progress
 from shardwright.cli.verbs import VERBS
 from shardwright.errors import InfeasibleError, UsageError
+from shardwright.files.plan_file import parse_saved
 from shardwright.files.stored import StoredPlan, plan_document
 from shardwright.files.text import to_text
 from shardwright.search.grid.recheck import Recheck
@@ -26,7 +27,7 @@ from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.units import GIB
-from tests.cli.answers import ANSWER, PREDICTION, REQUEST
+from tests.cli.answers import ANSWER, PREDICTION, REQUEST, UNSEARCHED
 from tests.golden.files import assert_golden
 
 JOB = ["--seq-len", "4096", "--global-batch", "256"]
@@ -49,9 +50,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def check(stored: StoredPlan, **options: Any) -> Any:
         calls.append((stored, options))
-        return Recheck(enumerated=1000, sampled=10, contenders=3, drift=0.0)
+        return Recheck(strategies=1000, sampled=10, contenders=3, drift=0.0)
 
     monkeypatch.setattr(grids, "plan", plan)
+    monkeypatch.setattr(grids, "unsearched_of", lambda _: UNSEARCHED)
     monkeypatch.setattr(simulations, "simulation", simulation)
     monkeypatch.setattr(checks, "check_file", check)
     return calls
@@ -97,7 +99,11 @@ def test_plan_prints_a_screen_json_or_a_line(asked: list[Any], capsys: pytest.Ca
     assert run(PLAN) == 0
     assert "Optimal: no other strategy" in capsys.readouterr().out
     assert run([*PLAN, "--json"]) == 0
-    assert capsys.readouterr().out == to_text({**plan_document(ANSWER), "search_time_s": ANSWER.search_time_s})
+    best = {"option": "loss", "value": "te", "step_time_s": 1.96, "gain": 0.02}
+    left = {"fixed": [["loss", "plain"], ["grad_check", "on"]], "best": best}
+    assert capsys.readouterr().out == to_text({**plan_document(ANSWER), "search_time_s": ANSWER.search_time_s, "unsearched": left})
+    printed = to_text({**plan_document(ANSWER), "search_time_s": ANSWER.search_time_s, "unsearched": left})
+    assert parse_saved(printed) == parse_saved(to_text(plan_document(ANSWER)))
     assert run([*PLAN, "--quiet"]) == 0
     assert capsys.readouterr().out == "2 s\ttp2 sp pp4 dp8 mbs1 zero1 recompute=none schedule=1f1b order=tp-cp-ep-dp-pp\n"
 

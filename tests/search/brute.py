@@ -26,14 +26,14 @@ from tests.cost.prices import rows_of
 def raw_grids(space: Space, batch: int) -> Iterator[Grid | None]:
     """A grid of every raw member, in the space's order; None where the values contradict one another."""
     whole = [d for d in range(1, batch + 1) if batch % d == 0]
-    axes = (space.of(axis) for axis, _ in space.values)
+    axes, own = (space.of(axis) for axis, _ in space.values), dict(space.runtime_options)
     for *values, modules, dp in itertools.product(*axes, space.modules, range(1, space.devices + 1)):
         member = dict(zip((axis for axis, _ in space.values), values, strict=True))
         used = int(member["tp"]) * int(member["cp"]) * int(member["pp"]) * dp
         idle = space.fewest and space.fewest <= used < space.devices and used % space.node == 0 and dp in whole
         if not (used == space.devices or idle) or (space.dp and dp not in space.dp):
             continue
-        if modules != space.modules[0] and member["recompute"] != "none":
+        if member["recompute"] != "none" and any(value == "on" and own.get(name) != "on" for name, value in modules):
             yield None
             continue
         try:

@@ -32,7 +32,8 @@ def test_meshes_one_by_one_find_what_all_at_once_find(seed: int, monkeypatch: py
     assert all(len(part.meshes) <= 1 for part in parts.crossed)
     if whole.outcome.ranked:
         one, other = (certify(case.problem, case.space, found) for found in (whole, parts))
-        assert one.enumerated == other.enumerated
+        assert (one.enumerated, one.illegal, one.duplicates) == (other.enumerated, other.illegal, other.duplicates)
+        assert one.strategies == other.strategies
         fates = (other.illegal, other.duplicates, other.infeasible, other.bounded_b0, other.bounded_b1, other.simulated)
         assert sum(fates) == other.enumerated
         assert min(fates) >= 0

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shardwright.search.grid.bounded import bound_space
+from shardwright.search.grid.counts import count_members
 from shardwright.search.grid.members import enumerate_members, member_grid
 from shardwright.search.grid.meshes import idle_meshes
 from shardwright.search.grid.space import restricted, standard_space
@@ -83,6 +84,8 @@ def test_two_problems_are_as_large_as_the_page_says(case: Callable[[], Case], co
     assert tuple(said[name] for name in names) == tuple(f"{count:,}" for count in counts)
     assert said["meshes on all devices, and on fewer"] == f"{len(found.meshes):,}, {len(idle):,}"
     assert said["enumerated with those on fewer"] == f"{found.enumerated + idle.enumerated:,}"
+    few = count_members(given.space, given.facts, idle, zero_with_pipeline=given.problem.runtime.zero_with_pipeline)
+    assert said["legal and distinct with those on fewer"] == f"{found.num_members + int(few.distinct.sum()):,}"
 
 
 def test_space_without_members() -> None:

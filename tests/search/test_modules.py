@@ -3,17 +3,22 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import shardwright
 from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.cost.columns import layer_table
 from shardwright.program.problem import under
+from shardwright.runtime.options import ordered
+from shardwright.runtime.runtime import Options
 from shardwright.search.grid.members import enumerate_members
-from shardwright.search.grid.modules import LADDER, crossed_modules, module_ladder
+from shardwright.search.grid.modules import LADDER, module_ladder, pinned_modules, without_modules
 from shardwright.search.request import Request
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import rows_of
 from tests.search.problems import real_problem
+from tests.tiers import examples
 
 MIXTRAL = Request(model="mixtral-8x7b", cluster="h100-sxm:16", seq_len=4096, global_batch=64)
 
@@ -53,17 +58,53 @@ def test_each_step_of_a_ladder_takes_longer_and_keeps_less() -> None:
             assert (saved[:, here] < saved[:, before]).any()
 
 
-def test_pins_take_the_place_of_the_ladder() -> None:
-    assert crossed_modules({"recompute_moe": ("on", "off")}) == ((("recompute_moe", "off"),), (("recompute_moe", "on"),))
-    asked = replace(MIXTRAL, pins=(("recompute_norms", ("on",)), ("recompute_moe", ("on", "off"))))
+def rungs(*numbers: int) -> tuple[Options, ...]:
+    """Steps of a ladder of four modules, by how many are on."""
+    names = ("recompute_norms", "recompute_mla", "recompute_moe_act", "recompute_moe")
+    return tuple(tuple((name, "on") for name in names[:number]) for number in numbers)
+
+
+OWN = dict.fromkeys(LADDER, "off")
+
+
+@pytest.mark.parametrize(
+    ("pins", "found"),
+    [
+        ({"recompute_moe": ("on",)}, rungs(4)),
+        ({"recompute_moe": ("on", "off")}, rungs(0, 1, 2, 3, 4)),
+        ({"recompute_moe_act": ("off",), "recompute_norms": ("on",)}, rungs(1, 2)),
+        # What no step has: the last step with all that is switched on, without what is switched off.
+        ({"recompute_moe": ("on",), "recompute_norms": ("off",)}, (rungs(4)[0][1:],)),
+        # No step has it: it is set on every one.
+        ({"recompute_shared": ("on",)}, tuple(ordered((*step, ("recompute_shared", "on"))) for step in rungs(0, 1, 2, 3, 4))),
+    ],
+)
+def test_pins_keep_the_steps_of_the_ladder_that_have_them(pins: dict[str, tuple[str, ...]], found: tuple[Options, ...]) -> None:
+    assert pinned_modules(rungs(0, 1, 2, 3, 4), pins, own=OWN) == found
+
+
+def test_an_option_behind_the_runtime_is_decided() -> None:
+    asked = replace(MIXTRAL, runtime="megatron-core recompute_norms=off")
     problem = problem_of(asked)
     space = space_of(asked, problem, facts_of(problem))
-    assert space.modules == (
-        (("recompute_norms", "on"), ("recompute_moe", "off")),
-        (("recompute_norms", "on"), ("recompute_moe", "on")),
-    )
-    assert set(dict(space.options)).isdisjoint(LADDER)
-    assert "modules {recompute_norms=on recompute_moe=off, recompute_norms=on recompute_moe=on}" in space.text()
+    assert space.option_values("recompute_norms") == ("off",)
+    assert space.modules == ((),)
+
+
+@examples(25, 500)
+@given(
+    pins=st.dictionaries(st.sampled_from(LADDER), st.sets(st.sampled_from(("on", "off")), min_size=1).map(tuple), max_size=4),
+    excludes=st.dictionaries(st.sampled_from(LADDER), st.sampled_from(("on", "off")), max_size=2),
+)
+def test_the_first_set_of_modules_runs_the_least_again(pins: dict[str, tuple[str, ...]], excludes: dict[str, str]) -> None:
+    """Bounds of whole meshes count on it, whatever is pinned and excluded."""
+    problem = real_problem("deepseek-v3", "h100-sxm:64", seq_len=4096, global_batch=64)
+    sets = pinned_modules(module_ladder(problem), pins, own=OWN)
+    for name, value in excludes.items():
+        sets = without_modules(sets, name, (value,), own=OWN)
+    on = [{name for name, value in chosen if value == "on"} for chosen in sets]
+    assert all(on[0] <= other for other in on)
+    assert len(set(sets)) == len(sets)
 
 
 def test_where_memory_is_short_modules_win_over_whole_layers() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from shardwright.errors import ShardwrightError, StrategyError
 from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.chunks import chunk_layers
+from shardwright.strategy.grid.chunks import chunk_layers, largest_chunks
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.expert_mesh import fold
 from shardwright.strategy.grid.facts import grid_facts, num_layers
@@ -397,3 +398,16 @@ def test_birth_checks() -> None:
     for wrong in ({"tp": 0}, {"zero": 4}, {"offload": 101}, {"order": ("tp", "dp")}, {"recompute_layers": 2}, {"schedule": "a b"}):
         with pytest.raises(ShardwrightError):
             Grid(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5, 7, 30, 61, 80, 126])
+def test_the_largest_chunk_of_many_pipelines_is_that_of_each(layers: int) -> None:
+    cuts = [(pp, vpp) for pp in range(1, layers + 4) for vpp in (1, 2, 3, 4, 8, 16)]
+    expected = []
+    for pp, vpp in cuts:
+        try:
+            expected.append(max(chunk_layers(layers, pp=pp, vpp=vpp)))
+        except StrategyError:
+            expected.append(-1)
+    ranks, chunks = np.array(cuts, dtype=np.int64).T
+    assert largest_chunks(layers, pp=ranks, vpp=chunks).tolist() == expected

@@ -9,7 +9,7 @@ from pathlib import Path
 from shardwright.api.causes import job_causes
 from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
 from shardwright.api.simulated import simulated
-from shardwright.errors import InfeasibleError, ShardwrightError, UsageError
+from shardwright.errors import InfeasibleError, UsageError
 from shardwright.export.exporter import Given, exported
 from shardwright.export.options import flag_pairs
 from shardwright.export.registry import STRATEGIES, TARGETS
@@ -24,18 +24,19 @@ from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.search.advice import Advice, Change
 from shardwright.search.answer import Answer
 from shardwright.search.grid.find import find
-from shardwright.search.grid.one_change import one_change
+from shardwright.search.grid.one_change import one_change, simulated_change
 from shardwright.search.grid.space import Space
+from shardwright.search.grid.unsearched import LEAST_GAIN, with_helping_options
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
-from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_grid
+from shardwright.search.why import fullest
+from shardwright.simulator.simulate import plan_of_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 
-WORTH = 0.001
-"""Least share of a step that a change is told for."""
 TOLD = 3
+"""Changes that are told."""
 
 
 def read_request(
@@ -80,7 +81,8 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
     """What a launch is worth: its time and memory, the changes of one decision that gain most, and the best strategy, certified.
 
     Every change of one decision is simulated, so none of them gains more than those that are told; the best strategy is that of the
-    standard space under the launch's own numerics, with a proof that none there is faster.
+    standard space under the launch's own numerics, with a proof that none there is faster. Everything at once is the fastest of it, of the
+    launch and of its best change, each with every option that helps: never slower than a change of one decision.
 
     Raises:
         As `problem_of`.
@@ -98,8 +100,11 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
     if best is not None:
         # What a search sets to the runtime's own value is not set.
         options = ordered(pair for pair in {**dict(numeric), **dict(best.grid.options)}.items() if pair not in problem.runtime.own)
-        found = replace(best.grid, options=options)
-        whole = _change(problem, request, launch, print_grid(found), found, best.prediction.step_time_s, now)
+        starts = [(replace(best.grid, options=options), best.prediction.step_time_s), *((other, s) for _, other, s in changes[:1])]
+        if now is not None and fullest(now.prediction).reserved <= capacity:
+            starts.insert(0, (grid, now.prediction.step_time_s))
+        found, seconds = _everything(problem, starts, capacity=capacity)
+        whole = _change(problem, request, launch, print_grid(found), found, seconds, now)
     return Advice(
         broken=broken,
         now=now,
@@ -109,6 +114,16 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
         everything=whole,
         causes=job_causes(launch, request, now),
     )
+
+
+def _everything(problem: Problem, starts: Sequence[tuple[Grid, float]], *, capacity: int) -> tuple[Grid, float]:
+    """The fastest of some strategies, each with every option that helps it; of strategies as fast as each other the first.
+
+    Args:
+        starts: with the seconds of their steps.
+    """
+    found = [with_helping_options(problem, grid, step_time_s=seconds, capacity=capacity) for grid, seconds in starts]
+    return min(found, key=lambda one: one[1])
 
 
 def _best(request: Request, facts: GridFacts, *, capacity: int, progress: Progress | None) -> Answer | None:
@@ -127,23 +142,16 @@ def _changes(
     found: dict[str, tuple[float, str, Grid]] = {}
     considered = 0
     for text, other in one_change(problem, space, facts, launch.grid):
-        done = _simulated(problem, other)
+        done = simulated_change(problem, other)
         if done is None:
             continue
         considered += 1
-        if not done.fits_in(capacity) or (now and done.step_time_s > now * (1 - WORTH)):
+        if not done.fits_in(capacity) or (now and done.step_time_s > now * (1 - LEAST_GAIN)):
             continue
         decision = text.rstrip("0123456789").partition("=")[0]
         found[decision] = min(found.get(decision, (float("inf"), text, other)), (done.step_time_s, text, other), key=lambda one: one[0])
     ranked = sorted(found.values(), key=lambda one: one[0])[:TOLD]
     return [(text, other, seconds) for seconds, text, other in ranked], considered
-
-
-def _simulated(problem: Problem, grid: Grid) -> SimulatedPlan | None:
-    try:
-        return None if next(iter(grid_violations(problem, grid)), None) else simulate_grid(problem, grid)
-    except ShardwrightError:
-        return None
 
 
 def _change(problem: Problem, request: Request, launch: Launch, text: str, grid: Grid, seconds: float, now: Simulation | None) -> Change:

@@ -55,6 +55,7 @@ def certificate_of(answer: JointAnswer) -> Certificate:
             grids=c.grids,
             grid_lower_s=c.grid_lower_s if isfinite(c.grid_lower_s) else None,
             grid_stopped_at=answer.grid.certificate.stopped_at if answer.grid else 0,
+            fixed=c.fixed,
         ),
     )
 

@@ -13,12 +13,14 @@ from shardwright.files.stored import StoredPlan, document_of, stored_answer
 from shardwright.hardware.overrides import scale_network
 from shardwright.hardware.reliability import reliability_of
 from shardwright.program.problem import Problem
-from shardwright.search.answer import Answer, Goodput, Nearby, Sensitivity
+from shardwright.runtime.registry import options_said
+from shardwright.search.answer import Answer, Goodput, Nearby, Sensitivity, Unsearched
 from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.find import answer_of, find
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.recheck import Recheck, recheck
 from shardwright.search.grid.space import Space, row_of
+from shardwright.search.grid.unsearched import unsearched
 from shardwright.search.limit import STOP, Limit
 from shardwright.search.request import Request
 from shardwright.simulator.simulate import plan_of_grid, simulate_grid
@@ -53,6 +55,23 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
     )
     sensitive = time_limit_s == float("inf") and not answer.certificate.stopped_at
     return _completed(request, problem, space, facts, answer, sensitive=sensitive, progress=progress)
+
+
+def unsearched_of(answer: Answer) -> Unsearched:
+    """The options that the search of `answer` left at one value although they change no numerics, and what the best other value of one
+    would gain.
+    """
+    assert answer.request is not None
+    request = answer.request
+    problem = problem_of(request)
+    return unsearched(
+        problem,
+        space_of(request, problem, facts_of(problem)),
+        answer.grid,
+        step_time_s=answer.prediction.step_time_s,
+        capacity=capacity_of(request, problem),
+        decided=options_said(request.runtime),
+    )
 
 
 def _completed(

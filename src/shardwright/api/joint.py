@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from shardwright.api.problems import JOINT, Progress, capacity_of, facts_of, problem_of, require_unranked, space_of, with_defaults
 from shardwright.api.simulated import simulated
@@ -17,6 +18,8 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 SPACES = dict(zip(JOINT, (FOUND_ORDERS, NAMED_ORDERS), strict=True))
 """Names of joint spaces, and the orders that each has."""
+CHOSEN: Final = {"first": "the layers", "last": "the layers", "recompute": "the recompute", "recompute_layers": "the recompute"}
+"""Axes of grids that a joint search has another choice in the place of."""
 
 
 def plan_joint(
@@ -46,18 +49,15 @@ def plan_joint(
     facts = facts_of(problem)
     grids = replace(request, space="standard") if request.space in SPACES else request
     space, capacity = space_of(grids, problem, facts), capacity_of(request, problem)
-    named = [name for name, _ in (*request.pins, *request.excludes)]
-    pinned = [(name, values) for name, values in space.options if name in named]
-    if pinned:
-        said = " ".join(f"{name}={values[0]}" for name, values in pinned)
-        raise UsageError("a joint search takes the options of its runtime", hint=f'--runtime "{problem.runtime.base} {said}"')
-    space = replace(space, options=())
+    for name, _ in (*request.pins, *request.excludes):
+        if name in CHOSEN:
+            raise UsageError(f"a joint search chooses {CHOSEN[name]} of each rank", hint=f"leave {name} free, or --space standard")
     answer = find_joint(
         problem,
         space,
         facts,
         capacity=capacity,
-        orders=SPACES.get(request.space, orders),
+        orders=NAMED_ORDERS if "schedule" in dict(request.pins) else SPACES.get(request.space, orders),
         tolerance=tolerance,
         time_limit_s=time_limit_s,
         stop_at=stop_at,

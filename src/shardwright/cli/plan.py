@@ -17,10 +17,12 @@ from shardwright.cli import fit, flags, interrupt, screen
 from shardwright.cli.beside import Beside
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
+from shardwright.files.faces import filed
 from shardwright.files.stored import file_text, plan_document, stored_answer
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
 from shardwright.search.engine.choose import PROCESSES, engine_of, require_engine
+from shardwright.search.limit import STOP
 from shardwright.search.request import HEADROOM, SEARCH_MEMORY, Request
 from shardwright.search.simulation import Simulation
 from shardwright.search.summary import answer_line, misfit_text
@@ -110,16 +112,18 @@ def _plan_grids(request: Request, *, time_limit: float, cost: Cost, output: Path
         answer = grids.plan(request, time_limit_s=time_limit, progress=report)
     interrupt.note(waited=answer.waited)
     stored = stored_answer(answer)
+    left = None if (quiet and not as_json) or STOP.is_set() else grids.unsearched_of(answer)
     if output is not None:
         screen.save(output, file_text(stored, output))
     beside = cost(stored.simulation)
     if as_json:
-        screen.write(to_text({**plan_document(answer), "search_time_s": answer.search_time_s, **beside.document}))
+        searched = {"search_time_s": answer.search_time_s, "unsearched": filed(left, names={})}
+        screen.write(to_text({**plan_document(answer), **searched, **beside.document}))
     elif quiet:
         found = answer.prediction
         screen.write(answer_line(print_grid(answer.grid), step_time_s=found.step_time_s, misfit=misfit_text(found)))
     else:
-        screen.show(Group(render_answer(answer), *beside.sections))
+        screen.show(Group(render_answer(answer, left=left), *beside.sections))
     raise typer.Exit(interrupt.code() or fit.exit_code(answer.prediction))
 
 

@@ -29,7 +29,7 @@ from shardwright.search.frames import GIVEN_UP, Dual, Floor, PoolAlone
 from shardwright.search.request import Request
 from shardwright.simulator.prediction import Prediction
 
-BESIDE: Final = ("search_time_s", "batches", "frameworks", "training")
+BESIDE: Final = ("search_time_s", "unsearched", "batches", "frameworks", "training")
 """What `plan --json` prints beside the file: how long it took and what else was asked, which is no part of the answer."""
 _HINT: Final = "write the file again with `shardwright plan ... -o FILE`"
 _SIMULATION_HINT: Final = "write the file again with `shardwright simulate ... -o FILE`"

@@ -50,8 +50,14 @@ def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) 
     cut = "" if joint.complete else " The time limit cut in."
     lines = (
         claimed(c, search_time_s=search_time_s) + cut,
-        f"{_whole(c.enumerated)} members in {joint.pipelines:,} pipelines = {_whole(c.infeasible)} infeasible + "
-        f"{_whole(c.bounded_b0)} bounded + {c.bounded_b1:,} scored + {c.simulated:,} simulated; and {joint.grids:,} grids",
+        f"{_whole(c.enumerated)} strategies in {joint.pipelines:,} pipelines: {_whole(c.infeasible)} do not fit in memory, "
+        f"{_whole(c.bounded_b0)} are ruled out by a lower bound of their time, {c.bounded_b1:,} by the longest path of their order, "
+        f"{c.simulated:,} simulated; and {joint.grids:,} grids",
+        *(
+            [f"Searched for grids alone; pipelines have {', '.join(f'{name}={value}' for name, value in joint.fixed)}"]
+            if joint.fixed
+            else []
+        ),
         *bound_lines(c),
         f"Space {c.digest[:12]}: {c.space}",
     )

@@ -33,7 +33,7 @@ def render_checked(found: Recheck | Verified) -> RenderableType:
         return Words(
             Text.assemble(
                 (f"{checked_line(found)}\n", "green"),
-                f"{lines}{found.enumerated:,} members were enumerated and bounded again; {found.sampled:,} random ones and "
+                f"{lines}{found.strategies:,} distinct strategies were counted and bounded again; {found.sampled:,} random ones and "
                 f"the {found.contenders:,} whose bound is below the plan's time were simulated. {drift}",
             )
         )

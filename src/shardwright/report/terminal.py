@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,7 +14,7 @@ from shardwright.report.memory_table import host_table, memory_table
 from shardwright.report.plan_picture import Picture
 from shardwright.report.plan_text import PlanText
 from shardwright.report.tables import plain_table
-from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity, answer_lines
+from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity, Unsearched, answer_lines
 from shardwright.search.certificate import Certificate, claim
 from shardwright.search.simulation import Simulation, simulation_lines
 from shardwright.search.summary import LABEL, NO_FIT, WARNING, Line
@@ -23,6 +24,8 @@ from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes, format_percent, format_seconds
 
 BAR_WIDTH = 30
+SAME = 1e-9
+"""Share of a step by which two that are as fast as each other may differ."""
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _PARTS = {
     "gemm": "GEMMs",
@@ -51,10 +54,11 @@ def part_name(part: str) -> str:
     return _PARTS.get(part, part)
 
 
-def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType:
-    """The answer of a search: strategy, speed, time, memory, certificate, next best plans, sensitivity, goodput.
+def render_answer(answer: Answer, *, all_stages: bool = False, left: Unsearched | None = None) -> RenderableType:
+    """The answer of a search: strategy, speed, time, memory, certificate, what was not searched, next best plans, sensitivity, goodput.
 
     Args:
+        left: options that were not searched.
         all_stages: every stage in the memory table, not the worst and a few others.
     """
     parts: list[RenderableType] = [
@@ -62,9 +66,11 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
         *_prediction_parts(answer.prediction, all_stages=all_stages),
         section("Certificate", certificate_text(answer.certificate, search_time_s=answer.search_time_s, whole=all_stages)),
     ]
+    if left is not None and left.fixed:
+        parts.append(section("Options that change no numerics and were not searched", Text(unsearched_text(left))))
     if answer.alternatives:
         close = " (~ closer than the prediction's interval)" if any(a.indistinguishable for a in answer.alternatives) else ""
-        parts.append(section(f"Next best, certified in rank{close}", _alternatives_table(answer)))
+        parts.append(section(f"Next best, certified in rank{close}", _alternatives(answer)))
     if answer.sensitivity:
         parts.append(section("If the cluster were another", Text(_sensitivity_line(answer.sensitivity, answer=answer))))
     if answer.goodput:
@@ -158,21 +164,43 @@ def _breakdown_table(prediction: Prediction) -> RenderableType:
 
 
 def certificate_text(c: Certificate, *, search_time_s: float, whole: bool = True) -> Text:
-    """Whether the answer is proven best, every member of the space by its fate, the bounds, and the space, shortened unless `whole`."""
+    """Whether the answer is proven best, every strategy of the space by its fate, the bounds, and the space, shortened unless `whole`."""
     lines = (
         claimed(c, search_time_s=search_time_s),
-        f"{c.enumerated:,} enumerated = {c.illegal:,} illegal + {c.duplicates:,} duplicates + {c.infeasible:,} infeasible + "
-        f"{c.bounded_b0:,} + {c.bounded_b1:,} bounded + {c.simulated:,} simulated",
+        *count_lines(c),
         *bound_lines(c),
         f"Space {c.digest[:12]}: {c.space if whole else _shortened(c.space)}",
     )
     return Text("\n".join(lines))
 
 
+def unsearched_text(left: Unsearched) -> str:
+    """The options that a search left at one value, and what the best other value of one of them would gain."""
+    held = f"The runtime's own values: {' '.join(f'{name}={value}' for name, value in left.fixed)}"
+    if left.best is None:
+        return f"No other value of one of them makes this strategy 0.1 % faster.\n{held}"
+    best = f"{left.best.option}={left.best.value}"
+    seconds = format_seconds(left.best.step_time_s, digits=4)
+    return f"{best} would gain most: {seconds}, {format_percent(left.best.gain)} faster. To search with it: --pin {best}\n{held}"
+
+
 def claimed(c: Certificate, *, search_time_s: float) -> str:
     """What is proven, and how long that took."""
     spent = f" Searched in {format_seconds(search_time_s)}." if search_time_s else ""
     return claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s) + spent
+
+
+def count_lines(c: Certificate) -> tuple[str, ...]:
+    """The distinct legal strategies of a space by what became of them, and the combinations of axis values that they are left of."""
+    bounded = c.bounded_b0 + c.bounded_b1
+    fates = (
+        f"{c.strategies:,} distinct legal strategies: {c.infeasible:,} do not fit in memory, {bounded:,} are ruled out by a lower bound of "
+        f"their time ({c.bounded_b0:,} by counting, {c.bounded_b1:,} by the longest path), {c.simulated:,} simulated"
+    )
+    if not (c.illegal or c.duplicates):
+        return (fates,)
+    values = f"{c.enumerated:,} combinations of axis values"
+    return fates, f"{values}: {c.illegal:,} break a rule, and {c.duplicates:,} mean the same strategy as another one"
 
 
 def bound_lines(c: Certificate) -> tuple[str, str]:
@@ -199,8 +227,36 @@ def _key(word: str) -> str:
     return word.split("=")[0].rstrip("0123456789")
 
 
-def _alternatives_table(answer: Answer) -> RenderableType:
-    rows = [_alternative_row(a, rank=rank, answer=answer) for rank, a in enumerate(answer.alternatives, start=2)]
+def alternatives_apart(answer: Answer) -> tuple[tuple[int, Alternative], ...]:
+    """(rank, strategy) of the next best strategies that differ from each one before in something to choose: that one is left out which is
+    as fast as one before and needs as much memory, or differs from it in the order of axes alone and is neither faster nor smaller.
+    """
+    shown = [(answer.grid, answer.prediction.step_time_s, answer.prediction.allocated_bytes)]
+    found: list[tuple[int, Alternative]] = []
+    for rank, one in enumerate(answer.alternatives, start=2):
+        if not any(
+            one.allocated_bytes >= size
+            and (replace(one.grid, order=grid.order) == grid or (one.step_time_s <= seconds * (1 + SAME) and one.allocated_bytes == size))
+            for grid, seconds, size in shown
+        ):
+            found.append((rank, one))
+        shown.append((one.grid, one.step_time_s, one.allocated_bytes))
+    return tuple(found)
+
+
+def _alternatives(answer: Answer) -> RenderableType:
+    """The next best strategies that differ, and how many others there are among them."""
+    shown = alternatives_apart(answer)
+    left = len(answer.alternatives) - len(shown)
+    others = "1 other strategy takes" if left == 1 else f"{left} other strategies take"
+    more = f"--json lists all; --top {2 * len(answer.alternatives)} ranks more"
+    said = f"{others} as long and as much memory as one of these or the best ({more})"
+    note = [Words(Text(said, style=_STYLE["dim"]))] if left else []
+    return Group(*([_alternatives_table(answer, shown)] if shown else []), *note)
+
+
+def _alternatives_table(answer: Answer, shown: Sequence[tuple[int, Alternative]]) -> RenderableType:
+    rows = [_alternative_row(a, rank=rank, answer=answer) for rank, a in shown]
     header = ("", "s/step", "slower", "allocated", "differs in", "against the best")
     return plain_table(header, rows, right=(0, 1, 2, 3), spare=(3, 5))
 

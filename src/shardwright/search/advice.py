@@ -34,7 +34,8 @@ class Advice:
     Args:
         broken: rules that the strategy breaks. now: it, simulated; None where it breaks a rule.
         changes: of one decision each, those that gain most, the most first. considered: changes of one decision that were simulated.
-        best: the best strategy of the space, certified; None where nothing fits. everything: it as a change of the launch.
+        best: the best strategy of the space, certified; None where nothing fits. everything: a change of the launch that
+            is no slower than `best` and every one of `changes`: the fastest of them with every option that helps it.
         causes: what of the launch's job costs most and no option of the search changes, such as a number format of 32 bits.
     """
 

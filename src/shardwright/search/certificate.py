@@ -15,7 +15,8 @@ class JointPart:
     Args:
         pipelines: choices that all ranks of a member share. complete: no time limit cut in. tolerance: gap that was good enough.
         grids: members of the grid space, which is part of the joint one and searched on its own first. grid_lower_s: no grid is faster;
-            None where none fits. grid_stopped_at: as `Certificate.stopped_at`, of that search.
+            None where none fits. grid_stopped_at: as `Certificate.stopped_at`, of that search. fixed: (axis, value) of axes and options
+            that grids are searched over and pipelines have one value of.
     """
 
     pipelines: int
@@ -24,6 +25,7 @@ class JointPart:
     grids: int
     grid_lower_s: float | None
     grid_stopped_at: int
+    fixed: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +34,10 @@ class Certificate:
 
     Args:
         space: the space as text (axes and values). digest: of the space and the problem.
-        illegal: break a rule. duplicates: lower to the Program of an earlier member. infeasible: a lower bound of their peak memory
-            exceeds the capacity, or the simulated peak does. bounded_b0, bounded_b1: a lower bound of their time is not below the best,
-            their own or that of all members of their mesh (whose duplicates are not told from the others then).
+        enumerated: combinations of axis values. illegal: break a rule. duplicates: lower to the Program of an earlier member; the others
+            are distinct legal strategies (`strategies`).
+        infeasible: a lower bound of their peak memory exceeds the capacity, or the simulated peak does. bounded_b0, bounded_b1: a lower
+            bound of their time is not below the best, their own or that of all members of their mesh.
         simulated: simulated in full.
         best_s: seconds of the answer. lower_bound_s: no member is faster. gap: (best - lower bound) / best.
         universal_gap: the same against total work over total achievable rate, valid for any plan whatever.
@@ -64,6 +67,11 @@ class Certificate:
     joint: JointPart | None = None
     mixed: MixedPart | None = None
     scenarios: ScenariosPart | None = None
+
+    @property
+    def strategies(self) -> int:
+        """Distinct legal strategies of the space."""
+        return self.enumerated - self.illegal - self.duplicates
 
 
 def stops_of(certificate: Certificate) -> Stops:

@@ -5,25 +5,26 @@ bound of all its members is below what is known to be reached.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from typing import Final
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, FloatArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.search.grid.best_first import Outcome, Refinement, merged
 from shardwright.search.grid.bounded import Crossed, bound_space, crossed
+from shardwright.search.grid.counts import count_members
 from shardwright.search.grid.mesh_bounds import has_experts, mesh_bounds
 from shardwright.search.grid.meshes import Meshes, full_meshes, idle_meshes
 from shardwright.search.grid.modules import LADDER
 from shardwright.search.grid.near_layers import near_layers
 from shardwright.search.grid.paired import PairedSearch, search_paired
 from shardwright.search.grid.relaxed_members import relaxed_bounds
-from shardwright.search.grid.space import Space
+from shardwright.search.grid.space import Space, parts_of
 from shardwright.search.limit import Limit
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.standing import standing
@@ -53,15 +54,16 @@ class Searched:
 
     Args:
         outcome: of refining what was crossed. crossed: sets of members. left: meshes that were not, none of which has a member below its
-            (meshes,) seconds beside it, inf where none of its members is legal; and the part of the space that they are of. repeated: raw
-            members of meshes that do not tell a part from the first.
-            paired: orders that only general plans have.
+            (meshes,) seconds beside it, inf where none of its members is legal; and the part of the space that they are of.
+        repeated: meshes that do not tell a part from the first. refused: combinations of axis values in parts whose options
+            the runtime does not run together. paired: orders that only general plans have.
     """
 
     outcome: Outcome = field(default_factory=Outcome)
     crossed: list[Crossed] = field(default_factory=list)
     left: list[tuple[Meshes, FloatArray, Space]] = field(default_factory=list)
-    repeated: int = 0
+    repeated: list[Meshes] = field(default_factory=list)
+    refused: int = 0
     paired: list[PairedSearch] = field(default_factory=list)
 
 
@@ -86,26 +88,61 @@ def search(
         memory: bytes for members: one half for those that are looked at, one for those that were and are kept for what comes behind.
     """
     found, limit = Searched(), limit or Limit()
-    first, *others = space.rows()
-    # Options place no device: all parts have the same meshes.
-    full, idle = full_meshes(space, facts), idle_meshes(space, facts) if space.fewest else None
+    first, *others = parts = parts_of(problem, space)
+
+    def meshes_of(own: Problem) -> tuple[Meshes, Meshes | None]:
+        # Options place no device: all parts have the same meshes, and as many members of each, unless shards wait on the host.
+        runtime = own.runtime
+        return _counted(replace(space, options=()), facts, runtime.zero_with_pipeline, runtime.parameters_on_host)
+
+    full, idle = meshes_of(problem)
+    found.refused = (len(space.rows()) - len(parts)) * (full.enumerated + (idle.enumerated if idle is not None else 0))
 
     def run(part: Space) -> _Run:
-        return _Run(under(problem, part.chosen), part, facts, capacity, max(top, 1), limit, memory // 2, progress, found, full, idle)
+        own = under(problem, part.chosen)
+        return _Run(own, part, facts, capacity, max(top, 1), limit, memory // 2, progress, found, *meshes_of(own))
 
     run(first).search(behind=first)
     if others and found.outcome.ranked:
-        best = found.outcome.ranked[0].grid
-        others.sort(key=lambda part: _seconds_under(problem, best, part))
+        others = fastest_first(problem, others, found.outcome.ranked[0].grid)
     for part in others:
         run(part).search(behind=first)
     return found
 
 
-def _seconds_under(problem: Problem, grid: Grid, part: Space) -> float:
-    """Seconds of a grid's step under the options of a part: what says which part to search first."""
+@lru_cache(maxsize=4)
+def _counted(space: Space, facts: GridFacts, zero_with_pipeline: int, host_shards: bool) -> tuple[Meshes, Meshes | None]:
+    """The meshes on all devices, and those that leave some idle, with the numbers of their members as columns."""
+    full = full_meshes(space, facts)
+    count = partial(count_members, space, facts, zero_with_pipeline=zero_with_pipeline, host_shards=host_shards)
+    if not space.fewest:
+        return full.counted(count(full)), None
+    idle = idle_meshes(space, facts)
+    every = full.joined(idle)
+    every = every.counted(count(every))
+    rows = np.arange(len(every))
+    return every.take(rows[: len(full)], illegal=full.illegal), every.take(rows[len(full) :], illegal=idle.illegal)
+
+
+def fastest_first(problem: Problem, parts: Iterable[Space], grid: Grid) -> list[Space]:
+    """Parts with one value of each option, by the seconds that a step of `grid` takes under their options."""
     modules = tuple(pair for pair in grid.options if pair[0] in LADDER)
-    return simulate_grid(problem, replace(grid, options=ordered((*part.chosen, *modules)))).step_time_s
+
+    def seconds(part: Space) -> float:
+        return simulate_grid(problem, replace(grid, options=ordered((*part.chosen, *modules)))).step_time_s
+
+    return sorted(parts, key=seconds)
+
+
+def told_apart(columns: Mapping[str, IntArray], part: Space, first: Space) -> BoolArray:
+    """(rows,) every option that is another one in `part` than in the `first` part means something on a mesh: else a part that has the
+    first's value of it has the same plans.
+    """
+    other = [BY_NAME[name] for name, value in part.chosen if (name, value) not in first.chosen]
+    told = np.ones(len(columns["tp"]), dtype=np.bool_)
+    for option in other:
+        told &= np.any([columns[axis] > 1 for axis in option.along], axis=0) if option.along else True
+    return told
 
 
 @dataclass(slots=True)
@@ -139,24 +176,14 @@ class _Run:
             self.pair()
             return
         every = full if idle is None else full.joined(idle)
-        told = self._told_apart(every, behind)
-        self.found.repeated += every.enumerated - every.take(told, illegal=every.illegal).enumerated
+        told = told_apart(every.columns, self.space, behind)
+        self.found.repeated.append(every.take(~told))
         every = every.take(told, illegal=every.illegal)
         if self.found.outcome.ranked and self.limit.passed():
             self.leave(every)
         else:
             self.in_order(every)
         self.pair()
-
-    def _told_apart(self, meshes: Meshes, first: Space) -> BoolArray:
-        """(meshes,) every option that is another one than in the `first` part means something there: else a part that has the first's
-        value of it has the same plans.
-        """
-        other = [BY_NAME[name] for name, value in self.space.chosen if (name, value) not in first.chosen]
-        told = np.ones(len(meshes), dtype=np.bool_)
-        for option in other:
-            told &= np.any([meshes.columns[axis] > 1 for axis in option.along], axis=0) if option.along else True
-        return told
 
     def cross(self, meshes: Meshes) -> tuple[Refinement, bool]:
         """All members of some meshes with their bounds, to be refined; and whether there is room for them to wait."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -18,6 +18,7 @@ from shardwright.search.grid.best_first import Simulated
 from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.infeasible import nothing_fits
 from shardwright.search.grid.kernels import load_kernels
+from shardwright.search.grid.relaxed_members import NO_ROOM
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit, limit_of, out_of_time
 from shardwright.search.request import SEARCH_MEMORY
@@ -97,25 +98,58 @@ def answer_of(
     )
 
 
+@dataclass(slots=True)
+class _Whole:
+    """Members of meshes that were looked at as a whole, by fate.
+
+    Args:
+        enumerated: combinations of axis values, of them illegal and duplicates. infeasible: distinct members of meshes without room for
+            any. bounded: the other distinct members.
+    """
+
+    enumerated: int = 0
+    illegal: int = 0
+    duplicates: int = 0
+    infeasible: int = 0
+    bounded: int = 0
+
+
+def _whole(searched: Searched) -> _Whole:
+    """The members of the meshes that were not crossed: of those that are left, and of those that tell no part from the first."""
+    found = _Whole()
+    for meshes, seconds, _ in searched.left:
+        legal, distinct = int(meshes.columns["legal"].sum()), meshes.columns["distinct"]
+        unfit = int(distinct[seconds == NO_ROOM].sum())
+        found.enumerated += meshes.enumerated
+        found.illegal += meshes.enumerated - legal
+        found.duplicates += legal - int(distinct.sum())
+        found.infeasible += unfit
+        found.bounded += int(distinct.sum()) - unfit
+    for meshes in searched.repeated:
+        legal = int(meshes.columns["legal"].sum())
+        found.enumerated += meshes.enumerated
+        found.illegal += meshes.enumerated - legal
+        found.duplicates += legal
+    return found
+
+
 def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
     """Account for every member of `space` after a search that ranked at least one."""
-    parts, outcome, paired = searched.crossed, searched.outcome, searched.paired
-    unfit = sum(part.infeasible for part in paired)
+    parts, outcome, paired, whole = searched.crossed, searched.outcome, searched.paired, _whole(searched)
+    unfit = sum(part.infeasible for part in paired) + whole.infeasible
     best = outcome.ranked[0].step_time_s
     infeasible = sum(part.infeasible for part in parts)
     refined = outcome.paths + outcome.too_large
     lower, universal = min(outcome.lower_bound_s, best), 1.0 - universal_bound(problem, space.devices) / best
     assert_sound(best_s=best, lower_bound_s=lower, universal_gap=universal)
-    left = sum(meshes.enumerated for meshes, _, _ in searched.left)
-    barren = sum(meshes.take(np.isinf(seconds), illegal=meshes.illegal).enumerated for meshes, seconds, _ in searched.left)
     return Certificate(
         space=space.text(),
         digest=space.digest(problem_text(problem)),
-        enumerated=sum(part.enumerated for part in parts) + left + sum(part.enumerated for part in paired) + searched.repeated,
-        illegal=sum(part.illegal for part in parts) + barren + sum(part.illegal for part in paired),
-        duplicates=sum(part.duplicates for part in parts) + searched.repeated,
+        enumerated=sum(p.enumerated for p in parts) + sum(p.enumerated for p in paired) + whole.enumerated + searched.refused,
+        illegal=sum(p.illegal for p in parts) + sum(p.illegal for p in paired) + whole.illegal + searched.refused,
+        duplicates=sum(part.duplicates for part in parts) + whole.duplicates,
         infeasible=infeasible + outcome.too_large + unfit,
-        bounded_b0=sum(part.num_members for part in parts) - infeasible - refined + left - barren + sum(p.bounded_b0 for p in paired),
+        bounded_b0=sum(part.num_members for part in parts) - infeasible - refined + whole.bounded + sum(p.bounded_b0 for p in paired),
         bounded_b1=outcome.paths - outcome.simulated + sum(part.bounded_b1 for part in paired),
         simulated=outcome.simulated + sum(part.simulated for part in paired),
         best_s=best,

@@ -14,7 +14,7 @@ from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem, under
 from shardwright.search.grid.bounded import Crossed, least_offloaded, smallest
 from shardwright.search.grid.members import enumerate_members
-from shardwright.search.grid.space import Space
+from shardwright.search.grid.space import Space, parts_of
 from shardwright.search.grid.trials import Asked, Trial, changed_to, fits, lean, series_of, unpinned_changes
 from shardwright.simulator.prediction import host_lack
 from shardwright.simulator.simulate import footprint_of_grid
@@ -51,7 +51,7 @@ def nothing_fits(
     parts = [(under(problem, part.space.chosen), part.bounded(problem, facts, capacity=capacity)) for part in crossed]
     found = [least for own, part in parts if (least := smallest(own, part, enough=capacity)) is not None]
     # Where options are searched, changes are tried with the first value of each.
-    first = space.rows()[0]
+    first = parts_of(problem, space)[0]
     problem = under(problem, first.chosen)
     if not found:
         return _nothing_legal(problem, first, facts, sum(part.enumerated for part in crossed))

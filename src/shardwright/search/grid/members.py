@@ -16,12 +16,13 @@ from shardwright.cost.bound_arrays import SCHEDULE_1F1B, SCHEDULE_GPIPE, SCHEDUL
 from shardwright.program.problem import Problem
 from shardwright.runtime.options import ordered
 from shardwright.runtime.runtime import Options as RuntimeOptions
-from shardwright.search.grid.columns import Columns, distinct, extended, select
+from shardwright.search.grid.columns import Columns, extended, select
 from shardwright.search.grid.memory_choices import MemoryColumns, memory_choices
 from shardwright.search.grid.meshes import MESH, Meshes, full_meshes
 from shardwright.search.grid.space import Space, require_searchable
 from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.expert_mesh import fold
+from shardwright.strategy.grid.chunks import largest_chunks
+from shardwright.strategy.grid.expert_mesh import FOLDED, folds
 from shardwright.strategy.grid.rules import GridFacts, keeps, largest_chunk, unlike_stages
 
 SCHEDULES = {"gpipe": SCHEDULE_GPIPE, "1f1b": SCHEDULE_1F1B, "interleaved-1f1b": SCHEDULE_INTERLEAVED}
@@ -113,10 +114,17 @@ def enumerate_members(problem: Problem, space: Space, facts: GridFacts, *, meshe
 
 def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
     """Cross the meshes with the legal switches, microbatches, chunks and schedules."""
-    columns = {"mesh": np.arange(len(meshes))} | {name: meshes.columns[name] for name in (*MESH, "copies")}
+    columns = switched(space, facts, {name: meshes.columns[name] for name in (*MESH, "order", "copies")})
+    left = {name: columns[name] for name in ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")}
+    return chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
+
+
+def switched(space: Space, facts: GridFacts, meshes: Columns) -> Columns:
+    """Cross meshes with the legal switches; `mesh` is the place of each row's mesh."""
+    columns = {"mesh": np.arange(len(meshes["copies"]))} | meshes
     for axis in ("sp", "ulysses"):
         columns = extended(columns, axis, space.of(axis), facts)
-    columns = select(columns, keeps({"folds": _folds(space, meshes, columns)}, facts))
+    columns = select(columns, keeps({"folds": _folds(space, columns)}, facts))
     # Without a ring there is nothing to gather: one value stands for all.
     gathers = np.array(space.of("gather"))
     columns = extended(columns, "gather", gathers, facts)
@@ -124,25 +132,20 @@ def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
     columns["copies"] = columns["copies"] * np.where(ringless, len(gathers), 1)
     columns = select(columns, ~ringless | (columns["gather"] == gathers[0]))
     columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
-    left = {name: columns[name] for name in ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")}
-    return chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
+    return columns
 
 
-def _folds(space: Space, meshes: Meshes, columns: Columns) -> BoolArray:
+def _folds(space: Space, columns: Columns) -> BoolArray:
     """Which rows' expert meshes fold over their dense ones; where pipeline ranks lie does not matter to it."""
+    folded = np.ones(len(columns["ep"]), dtype=np.bool_)
+    experts = np.flatnonzero(columns["ep"] * columns["etp"] > 1)
+    told = {name: columns[name][experts] for name in (*FOLDED, "order")} if len(experts) else {}
     orders = [tuple(axis for axis in order if axis != "pp") for order in space.orders]
-    numbers = np.array([orders.index(order) for order in orders], dtype=np.int64)
-    told = {name: columns[name] for name in ("tp", "cp", "ep", "etp", "dp", "ulysses", "sp")}
-    few, place = distinct(told | {"order": numbers[meshes.columns["order"][columns["mesh"]]]})
-    rows = zip(*(column.tolist() for column in few.values()), strict=True)
-    return np.array(
-        [ep * etp == 1 or _is_folded(tp, cp, ep, etp, *rest, orders[at]) for tp, cp, ep, etp, *rest, at in rows], dtype=np.bool_
-    )[place]
-
-
-@lru_cache(maxsize=2**16)
-def _is_folded(tp: int, cp: int, ep: int, etp: int, dp: int, ulysses: int, sp: int, order: tuple[str, ...]) -> bool:
-    return fold(Grid(tp=tp, cp=cp, ep=ep, etp=etp, dp=dp, ulysses=ulysses, sp=bool(sp), order=(*order, "pp"))) is not None
+    for order in dict.fromkeys(orders if told else ()):
+        numbers = [number for number, other in enumerate(orders) if other == order]
+        some = np.flatnonzero(np.isin(told["order"], numbers))
+        folded[experts[some]] = folds({name: told[name][some] for name in FOLDED}, order)
+    return folded
 
 
 @lru_cache(maxsize=2**12)
@@ -165,7 +168,10 @@ def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
     """Cross with the legal (vpp, schedule) of each pp."""
     lines = extended({"pp": np.unique(columns["pp"])}, "vpp", space.of("vpp"), facts)
     cuts = list(zip(lines["pp"].tolist(), lines["vpp"].tolist(), strict=True))
-    lines["largest"] = np.array([_largest(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts], dtype=np.int64)
+    if space.first or space.last:
+        lines["largest"] = np.array([_largest(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts], dtype=np.int64)
+    else:
+        lines["largest"] = largest_chunks(facts.layers, pp=lines["pp"], vpp=lines["vpp"])
     lines["unlike"] = np.array([_unlike(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts], dtype=np.int64)
     lines = extended(lines, "schedule", (SCHEDULES[str(name)] for name in space.of("schedule")), facts)
     # All members have whole sequences, and every schedule of a space is one that is searched.

@@ -13,6 +13,7 @@ from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.bound_arrays import ChoiceArrays
 from shardwright.cost.degree_rows import Rows
 from shardwright.program.problem import Problem
+from shardwright.search.grid.columns import distinct as distinct_rows
 from shardwright.search.grid.space import Space
 from shardwright.strategy.grid.rules import GridFacts, keeps
 
@@ -43,19 +44,9 @@ def memory_choices(
     Args:
         mesh, outer: columns of the meshes, and of the choices but for memory.
     """
-    zeros = [(int(z), g) for z in space.of("zero") for g in range(len(space.of("shard")))]
-    modes = [(RECOMPUTES[str(r)], k) for r in space.of("recompute") for k in range(len(space.of("recompute_layers")))]
-    redos = [(*mode, number) for number in range(len(space.modules)) for mode in modes]
-    edp = mesh["tp"] * mesh["cp"] * mesh["dp"] // (mesh["ep"] * mesh["etp"])
-    inner_axis = np.where(mesh["s_cp"] < mesh["s_dp"], mesh["cp"], mesh["dp"])
-    keys = np.stack([mesh["cp"] * mesh["dp"], inner_axis, (edp > 1) & (facts.experts > 0), mesh["pp"] > 1], axis=1)
-    unique, mesh_key = np.unique(keys, axis=0, return_inverse=True)
-    sizes, deep = tuple(int(size) for size in space.of("shard")), problem.runtime.zero_with_pipeline
-    facts = replace(facts, host_shards=problem.runtime.parameters_on_host)
-    zero_sets = [_zero_options(sizes, facts, tuple(zeros), deep if pipelined else MAX_STAGE, key) for *key, pipelined in unique.tolist()]
-    largest, redo_key = np.unique(outer["largest"], return_inverse=True)
-    redo_sets = [_redo_options(space, facts, redos, int(x)) for x in largest]
-    z, r = mesh_key.reshape(-1)[outer["mesh"]], redo_key.reshape(-1)
+    zeros, zero_sets, mesh_key = _zero_sets(problem, space, facts, mesh)
+    redos, redo_sets, r = _redo_sets(space, facts, outer["largest"])
+    z = mesh_key[outer["mesh"]]
     offloads = len(space.of("offload"))
     num_redos = _counts([len(chosen) for chosen, _ in redo_sets])
     distinct = _counts([len(chosen) for chosen, _ in zero_sets])[z] * num_redos[r] * offloads
@@ -73,6 +64,82 @@ def memory_choices(
     stages = np.array([s for s, _ in (*zeros, *zeros)], dtype=np.int64)
     inner = MemoryColumns(choices=choices, stages=stages, num_redos=num_redos, zero_key=z.astype(np.int64), redo_key=r.astype(np.int64))
     return inner, np.concatenate([[0], np.cumsum(distinct)]).astype(np.int64), int(legal.sum())
+
+
+def zero_counts(
+    space: Space, mesh: Mapping[str, IntArray], *, experts: bool, zero_with_pipeline: int, host_shards: bool
+) -> tuple[IntArray, IntArray]:
+    """(meshes,) how many choices of ZeRO and its groups are distinct, and how many are legal, as `memory_choices` has them.
+
+    Args:
+        host_shards: ZeRO-3's shards wait in host memory, so that it means something with one holder too.
+    """
+    holders, inner, sharded = (column[:, None] for column in _held(mesh, experts=experts))
+    deepest = np.where(mesh["pp"] > 1, zero_with_pipeline, MAX_STAGE)
+    sizes = np.array([int(size) for size in space.of("shard")], dtype=np.int64)
+    some = np.maximum(sizes, 1)
+    inside = (inner % some == 0) | ((some % inner == 0) & (holders // inner % np.maximum(some // inner, 1) == 0))
+    legal = (sizes == 0) | (inside & (holders % some == 0))
+    shards = legal & (sizes != 1) & ((holders > 1) | sharded)
+    stages = [int(stage) for stage in space.of("zero")]
+    distinct = np.zeros_like(deepest)
+    nothing = np.full(len(deepest), 0 in stages)
+    for stage in filter(None, stages):
+        told = shards | (legal & (holders == 1)) if host_shards and stage == MAX_STAGE else shards
+        whole = told & ((sizes == 0) | (sizes == holders))
+        there = deepest >= stage
+        distinct += there * (whole.any(axis=1) + (told & ~whole).sum(axis=1))
+        nothing |= there & (legal & ~told).any(axis=1)
+    deep = np.sum([deepest >= stage for stage in stages if stage], axis=0, dtype=np.int64) + np.zeros_like(deepest)
+    return distinct + nothing, deep * legal.sum(axis=1) + (0 in stages) * len(sizes)
+
+
+def redo_counts(space: Space, facts: GridFacts, largest: IntArray) -> tuple[IntArray, IntArray]:
+    """(rows,) how many choices of recompute are distinct, and how many are legal, in chunks of at most so many layers."""
+    _, sets, key = _redo_sets(space, facts, largest)
+    return _counts([len(chosen) for chosen, _ in sets])[key], _counts([count for _, count in sets])[key]
+
+
+def _held(mesh: Mapping[str, IntArray], *, experts: bool) -> tuple[IntArray, IntArray, BoolArray]:
+    """(meshes,) holders of a state, those on the inner axis of cp and dp, and whether states of experts have several."""
+    edp = mesh["tp"] * mesh["cp"] * mesh["dp"] // (mesh["ep"] * mesh["etp"])
+    return mesh["cp"] * mesh["dp"], np.where(mesh["s_cp"] < mesh["s_dp"], mesh["cp"], mesh["dp"]), (edp > 1) & experts
+
+
+_Sets = list[tuple[list[int], int]]
+
+
+def _zero_sets(
+    problem: Problem, space: Space, facts: GridFacts, mesh: Mapping[str, IntArray]
+) -> tuple[list[tuple[int, int]], _Sets, IntArray]:
+    """(stage, place of a size) of ZeRO; the legal ones by kind of mesh; and each mesh's kind."""
+    zeros = [(int(z), g) for z in space.of("zero") for g in range(len(space.of("shard")))]
+    edp = mesh["tp"] * mesh["cp"] * mesh["dp"] // (mesh["ep"] * mesh["etp"])
+    inner_axis = np.where(mesh["s_cp"] < mesh["s_dp"], mesh["cp"], mesh["dp"])
+    keys = {
+        "holders": mesh["cp"] * mesh["dp"],
+        "inner": inner_axis,
+        "sharded": (edp > 1) & (facts.experts > 0),
+        "pipelined": mesh["pp"] > 1,
+    }
+    kinds, key = distinct_rows({name: column.astype(np.int64) for name, column in keys.items()})
+    sizes, deep = tuple(int(size) for size in space.of("shard")), problem.runtime.zero_with_pipeline
+    facts = replace(facts, host_shards=problem.runtime.parameters_on_host)
+    rows = zip(*(column.tolist() for column in kinds.values()), strict=True)
+    sets = [_zero_options(sizes, facts, tuple(zeros), deep if pipelined else MAX_STAGE, rest) for *rest, pipelined in rows]
+    return zeros, sets, key
+
+
+def _redo_sets(space: Space, facts: GridFacts, largest: IntArray) -> tuple[list[tuple[int, int, int]], _Sets, IntArray]:
+    """(mode, place of a number of layers, set of modules) of recompute; the legal ones by the largest chunk; and each row's place among
+    these.
+    """
+    modes = [(RECOMPUTES[str(r)], k) for r in space.of("recompute") for k in range(len(space.of("recompute_layers")))]
+    redos = [(*mode, number) for number in range(len(space.modules)) for mode in modes]
+    beside = space.beside_recompute
+    whole = np.array([beside[number] or mode == RECOMPUTES["none"] for mode, _, number in redos])
+    sizes, key = np.unique(largest, return_inverse=True)
+    return redos, [_redo_options(space, facts, redos, whole, int(x)) for x in sizes], key.reshape(-1)
 
 
 def _counts(numbers: list[int]) -> IntArray:
@@ -146,13 +213,16 @@ def legal_shards(rows: Rows, wanted: IntArray) -> IntArray:
     return np.where(legal & (wanted > 0), wanted, holders)
 
 
-def _redo_options(space: Space, facts: GridFacts, redos: list[tuple[int, int, int]], largest: int) -> tuple[list[int], int]:
+def _redo_options(
+    space: Space, facts: GridFacts, redos: list[tuple[int, int, int]], beside: BoolArray, largest: int
+) -> tuple[list[int], int]:
     """Legal, distinct recompute options of chunks with at most `largest` layers, and how many are legal.
 
-    Sets of modules beyond the first go with layers that keep the rest: recompute=none (Megatron's granularity is full or selective).
+    Args:
+        beside: (redos,) whether its set of modules goes with its recompute (`Space.beside_recompute`).
     """
     counts = space.of("recompute_layers")
     modes, layers, modules = np.array([(mode, counts[place], number) for mode, place, number in redos], dtype=np.int64).T
     kept = keeps({"recompute": np.array(list(RECOMPUTES))[modes], "recompute_layers": layers, "largest": largest}, facts)
-    kept &= (modules == 0) | (modes == RECOMPUTES["none"])
+    kept &= beside
     return _distinct(kept, list(zip(modes.tolist(), np.where(layers == largest, 0, layers).tolist(), modules.tolist(), strict=True)))

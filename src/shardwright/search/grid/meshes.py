@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,13 +16,21 @@ from shardwright.strategy.grid.rules import GridFacts, keeps
 MESH: Final = ("tp", "cp", "pp", "ep", "etp", "dp")
 
 
+class Counts(NamedTuple):
+    """(meshes,) combinations of axis values that break no rule, and distinct strategies among them."""
+
+    legal: IntArray
+    distinct: IntArray
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meshes:
     """Legal meshes, one for all orders of their axes that have the same groups.
 
     Args:
         columns: MESH, `order` as its place among the space's, the strides `s_tp`, `s_cp`, `s_dp`, `s_pp`, and `copies`, the orders that a
-            mesh stands for. each: choices of the other axes. illegal: meshes in any order that break a rule.
+            mesh stands for; where they are counted, `legal` and `distinct` (`Counts`).
+        each: choices of the other axes. illegal: meshes in any order that break a rule.
     """
 
     columns: Columns
@@ -42,6 +50,10 @@ class Meshes:
     def enumerated(self) -> int:
         """Raw members: choices of all axes over these meshes and those that break a rule."""
         return (int(self.columns["copies"].sum()) + self.illegal) * self.each
+
+    def counted(self, counts: Counts) -> Meshes:
+        """These, with how many members each has."""
+        return replace(self, columns=self.columns | counts._asdict())
 
     def joined(self, other: Meshes) -> Meshes:
         """These, then those of `other`."""

@@ -5,7 +5,7 @@ cheapest first.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from shardwright.errors import RuntimeModelError
@@ -67,11 +67,36 @@ def searched_options(problem: Problem) -> tuple[tuple[str, tuple[str, ...]], ...
     return tuple(found)
 
 
-def crossed_modules(pinned: Mapping[str, Iterable[str]]) -> tuple[Options, ...]:
-    """All combinations of pinned options of LADDER, the one with the fewest modules first."""
-    names = list(dict(ordered((name, "") for name in pinned)))
-    choices = (sorted(pinned[name], key=lambda value: value == "on") for name in names)
-    return tuple(tuple(zip(names, values, strict=True)) for values in itertools.product(*choices))
+def turns_on(modules: Options, own: Mapping[str, str]) -> bool:
+    """A set of modules runs more again than the runtime by itself, whose own values are `own`."""
+    return any(value == "on" and own.get(name) != "on" for name, value in modules)
+
+
+def without_modules(sets: Iterable[Options], name: str, values: Collection[str], *, own: Mapping[str, str]) -> tuple[Options, ...]:
+    """The sets of modules in which an option of LADDER has none of these values."""
+    return tuple(chosen for chosen in sets if dict(chosen).get(name, own.get(name)) not in values)
+
+
+def pinned_modules(sets: Iterable[Options], pins: Mapping[str, Iterable[str]], *, own: Mapping[str, str]) -> tuple[Options, ...]:
+    """The sets of modules that have pinned options of LADDER at their values, the one with the fewest modules first.
+
+    Of each combination of pinned values: the sets that have it; where none has, those that have all its modules that any set has, with the
+    pinned options at its values.
+    """
+    names = list(dict(ordered((name, "") for name in pins)))
+    known = tuple(sets)
+    switched = {name for chosen in known for name, value in chosen if value == "on"}
+    found: dict[Options, None] = {}
+    for values in itertools.product(*(sorted(pins[name], key=lambda value: value == "on") for name in names)):
+        pinned = dict(zip(names, values, strict=True))
+        full = [{**own, **dict(chosen)} for chosen in known]
+        same = [chosen for chosen, has in zip(known, full, strict=True) if all(has.get(name) == value for name, value in pinned.items())]
+        needed = {name for name, value in pinned.items() if value == "on" and name in switched}
+        more = [{**dict(chosen), **pinned} for chosen, has in zip(known, full, strict=True) if all(has[name] == "on" for name in needed)]
+        # What is the runtime's own is not set.
+        opened = [ordered(pair for pair in chosen.items() if own.get(pair[0]) != pair[1]) for chosen in more]
+        found |= dict.fromkeys(same or opened)
+    return tuple(found)
 
 
 def _redone(problem: Problem) -> tuple[frozenset[str], ...]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 
+from shardwright.errors import ShardwrightError
+from shardwright.program.legal import grid_violations
 from shardwright.program.problem import Problem
 from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
 from shardwright.search.grid.space import Space
+from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import has_experts
 from shardwright.strategy.grid.rules import GridFacts, canonical
@@ -21,7 +24,8 @@ def one_change(problem: Problem, space: Space, facts: GridFacts, grid: Grid) -> 
     schedule that its number of chunks needs; tensor parallelism splits the stream too where it did, or was not there before.
     """
     seen = {canonical(grid, facts=facts)}
-    for text, other in (*_axes(space, facts, grid), *_options(problem, grid)):
+    options = ((f"{name}={value}", other) for name, value, other in option_changes(problem, grid))
+    for text, other in (*_axes(space, facts, grid), *options):
         if other is None or other.dp < 1:
             continue
         same = canonical(other, facts=facts)
@@ -74,13 +78,31 @@ def _pipelined(facts: GridFacts, grid: Grid, pp: int, vpp: int) -> Grid | None:
     return _meshed(facts, replace(grid, pp=pp, vpp=vpp, first=0, last=0, layers=(), schedule=schedule, slices=1))
 
 
-def _options(problem: Problem, grid: Grid) -> Iterator[tuple[str, Grid]]:
+def option_changes(
+    problem: Problem, grid: Grid, *, names: Container[str] | None = None, values: Container[str] | None = None
+) -> Iterator[tuple[str, str, Grid]]:
+    """Every value of each option that changes nothing of what is computed, the grid's own among them: option, value, and `grid` with it.
+
+    Args:
+        names, values: of the options that are changed; None = any.
+    """
     own, chosen = dict(problem.runtime.own), dict(grid.options)
-    for name, values in offered_values(problem.runtime).items():
-        if BY_NAME[name].numerics or (name in OF_EXPERTS and not has_experts(problem.model)):
+    for name, offered in offered_values(problem.runtime).items():
+        if BY_NAME[name].numerics or (name in OF_EXPERTS and not has_experts(problem.model)) or (names is not None and name not in names):
             continue
-        for value in values:
+        for value in offered:
+            if values is not None and value not in values:
+                continue
             changed = {**chosen, name: value}
             if own.get(name) == value:
                 del changed[name]
-            yield f"{name}={value}", replace(grid, options=ordered(changed.items()))
+            yield name, value, replace(grid, options=ordered(changed.items()))
+
+
+def simulated_change(problem: Problem, grid: Grid, *, capacity: float = float("inf")) -> SimulatedPlan | None:
+    """A step of `grid`; None where it breaks a rule, the runtime does not run its options together, or it does not fit in `capacity`."""
+    try:
+        done = None if next(iter(grid_violations(problem, grid)), None) else simulate_grid(problem, grid)
+    except ShardwrightError:
+        return None
+    return None if done is None or max(stage.reserved for stage in done.memory) > capacity else done

@@ -245,14 +245,17 @@ def _kernels(problem: Problem, prepared: Prepared) -> FloatArray:
 
 
 def _part(space: Space) -> Space | None:
-    """The members of 1F1B whose order is changed; None if `space` has none of them."""
-    keep = {"schedule": ("1f1b",), "vpp": (1,), "recompute": ("none",), "recompute_layers": (0,), "offload": (0,), "shard": (0,)}
+    """The members of 1F1B whose order is changed, with the schedules whose chunks a rank the space has; None if it has none of them."""
+    chunks = space.of("vpp")
+    space = replace(space, paired=tuple(name for name in space.paired if grid_schedule(name).chunks in chunks))
+    keep = {"recompute": ("none",), "recompute_layers": (0,), "offload": (0,), "shard": (0,)}
     values = {axis: tuple(v for v in found if v in keep.get(axis, found)) for axis, found in space.values}
     # Lanes of two directions shard over the holders of both, and what each microbatch gathers with them: those have no bound here yet.
     most = 1 if any(grid_schedule(name).lanes > 1 for name in space.paired) else 3
-    values["vpp"], values["zero"] = (1,), tuple(v for v in values["zero"] if int(v) <= most)
+    values["schedule"], values["vpp"] = ("1f1b",), (1,)
+    values["zero"] = tuple(v for v in values["zero"] if int(v) <= most)
     values["pp"] = tuple(v for v in values["pp"] if int(v) > 1)
-    if space.first or space.last or not all(values.values()):
+    if not space.paired or space.first or space.last or not all(values.values()):
         return None
     return replace(space, values=tuple((axis, values[axis]) for axis, _ in space.values), fewest=0)
 
@@ -271,8 +274,9 @@ def search_paired(
         problem: under the options of `space`, which has one value of each. until: seconds of the last rank that is known.
     """
     part = _part(space)
-    if not space.paired or part is None:
+    if part is None:
         return None
+    space = part
     members = enumerate_members(problem, part, facts)
     found = PairedSearch(enumerated=members.num_members * len(space.paired))
     if not members.num_members:

@@ -15,7 +15,7 @@ from shardwright.search.grid.bounded import Bounded, bound_space
 from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.meshes import full_meshes, idle_meshes
-from shardwright.search.grid.space import AXES, Space, Value
+from shardwright.search.grid.space import AXES, Space, Value, parts_of
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.rules import GridFacts, canonical
 
@@ -118,8 +118,10 @@ def _space_of(space: Space, grid: Grid, facts: GridFacts) -> tuple[Space | None,
 def _part_of(problem: Problem, space: Space, grid: Grid) -> Space | None:
     """The part of `space` with the options of `grid`; None where it has none, or has these modules with other recompute alone."""
     wanted = under(problem, grid.options).runtime
-    for row in space.rows():
-        for modules in space.modules if grid.recompute is Recompute.NONE else space.modules[:1]:
+    beside = zip(space.modules, space.beside_recompute, strict=True)
+    sets = [modules for modules, any_recompute in beside if any_recompute or grid.recompute is Recompute.NONE]
+    for row in parts_of(problem, space):
+        for modules in sets:
             if under(problem, ordered((*row.chosen, *modules))).runtime == wanted:
                 return replace(row, modules=(modules,))
     return None

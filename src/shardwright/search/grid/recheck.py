@@ -49,7 +49,7 @@ class Recheck:
         leaves: of the plan's file that were made again, 0 where there is no file.
     """
 
-    enumerated: int
+    strategies: int
     sampled: int
     contenders: int
     drift: float
@@ -98,7 +98,7 @@ def recheck(
         for place in dict.fromkeys([*could_win, *chosen]):
             _member(problem, bounded, place, claim, capacity, always=chosen.get(place, False))
         contenders += len(could_win)
-    return Recheck(enumerated=claim.enumerated, sampled=len(sample), contenders=contenders, drift=drift)
+    return Recheck(strategies=claim.strategies, sampled=len(sample), contenders=contenders, drift=drift)
 
 
 def _left(

@@ -13,7 +13,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.runtime.runtime import Options, Runtime
-from shardwright.search.grid.modules import LADDER, NOTHING, crossed_modules, module_ladder
+from shardwright.search.grid.modules import LADDER, NOTHING, module_ladder, pinned_modules, turns_on, without_modules
 from shardwright.strategy.grid.axes import AXES as MESH_AXES
 from shardwright.strategy.grid.axes import MAX_DEGREE, Grid, Recompute
 from shardwright.strategy.grid.facts import num_layers
@@ -58,8 +58,9 @@ class Space:
         first, last: layers of the first and last pipeline rank of every member; 0 = as the rest.
         paired: schedules that only general plans run, of members of 1F1B (see `search.grid.paired`).
         options: values of each option of the runtime that is set; of a part that is searched at once, one value each.
-        modules: sets of options that say which modules run again in backward (`modules`), the first with the fewest; the others go with
-            recompute=none.
+        modules: sets of options that say which modules run again in backward (`modules`), the first with the fewest; those that run more
+            again than the runtime by itself go with recompute=none.
+        runtime_options: the runtime's own value of each option that it offers, which members have where the space searches no other.
         fewest: devices that a member uses at least, where its dp divides the batch; 0 = all of them. node: devices that are idle together.
     """
 
@@ -74,6 +75,7 @@ class Space:
     paired: tuple[str, ...] = ()
     options: tuple[tuple[str, tuple[str, ...]], ...] = ()
     modules: tuple[Options, ...] = NOTHING
+    runtime_options: Options = ()
 
     def of(self, axis: str) -> tuple[Value, ...]:
         """Values of `axis`."""
@@ -95,6 +97,21 @@ class Space:
         """The one value of each option of a part."""
         return tuple((name, value) for name, (value,) in self.options)
 
+    @property
+    def beside_recompute(self) -> tuple[bool, ...]:
+        """Of each set of modules, whether it goes with recompute=selective and full: Megatron's granularity is full or selective."""
+        own = dict(self.runtime_options)
+        return tuple(not turns_on(chosen, own) for chosen in self.modules)
+
+    def option_values(self, name: str) -> tuple[str, ...]:
+        """Values that members have of an option of the runtime; none where the runtime does not offer it."""
+        own = dict(self.runtime_options)
+        if name in LADDER:
+            held = (dict(chosen).get(name, own.get(name, "")) for chosen in self.modules)
+            return tuple(dict.fromkeys(value for value in held if value))
+        searched = dict(self.options).get(name)
+        return searched or ((own[name],) if name in own else ())
+
     def text(self) -> str:
         """The space for a person and for the digest."""
         axes = "; ".join(f"{axis} {{{_listed(values)}}}" for axis, values in self.values)
@@ -110,6 +127,26 @@ class Space:
     def digest(self, problem: str) -> str:
         """SHA-256 of the space and the problem's text."""
         return hashlib.sha256(f"{self.text()}\n{problem}".encode()).hexdigest()
+
+
+def parts_of(problem: Problem, space: Space) -> tuple[Space, ...]:
+    """The parts of `space` with one value of each option, without those whose options the runtime does not run together.
+
+    Raises:
+        RuntimeModelError: it runs none of them; what it says of the first.
+    """
+    found: list[Space] = []
+    refused: list[RuntimeModelError] = []
+    for part in space.rows():
+        try:
+            under(problem, part.chosen)
+        except RuntimeModelError as error:
+            refused.append(error)
+        else:
+            found.append(part)
+    if not found:
+        raise refused[0]
+    return tuple(found)
 
 
 def row_of(space: Space, grid: Grid) -> Space:
@@ -201,8 +238,16 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
     fewest = devices // 2 + 1 if devices > 1 else 0
     node = problem.cluster.node.num_devices if devices > problem.cluster.node.num_devices else 1
     paired = tuple(s for s in runtime.schedules if s not in SCHEDULES) if chain and not of_teacher else ()
-    kept = tuple((axis, values[axis]) for axis in AXES)
-    return Space(name=name, devices=devices, values=kept, fewest=fewest, node=node, modules=module_ladder(problem), paired=paired)
+    return Space(
+        name=name,
+        devices=devices,
+        values=tuple((axis, values[axis]) for axis in AXES),
+        fewest=fewest,
+        node=node,
+        modules=module_ladder(problem),
+        paired=paired,
+        runtime_options=ordered({**dict(runtime.own), **dict(runtime.options)}.items()),
+    )
 
 
 def _orders(*, wide: bool) -> tuple[str, ...]:
@@ -216,22 +261,39 @@ def _orders(*, wide: bool) -> tuple[str, ...]:
 
 
 def restricted(space: Space, *, pins: Mapping[str, tuple[str, ...]], excludes: Mapping[str, tuple[str, ...]]) -> Space:
-    """`space` with axes pinned to, or without, some values.
+    """The members of `space` that have the pinned values and none of the excluded ones.
 
-    A pinned value need not be in the space before; whether it is legal is for the rules to say.
+    An exclusion never adds a member. A pinned value that the space has not is added to its axis first; whether it is legal there is for the
+    rules and the runtime to say.
+
+    Args:
+        space: with the options of the runtime that it searches.
 
     Raises:
         UsageError: unknown axis, a value that no grid can have, or no value is left.
     """
-    values = dict(space.values)
-    dp, ends, options = space.dp, {"first": space.first, "last": space.last}, dict(space.options)
+    for some in (pins, excludes):
+        for name in some:
+            if name not in BY_NAME:
+                _known(name)
+    space = _pinned_axes(space, {axis: words for axis, words in pins.items() if axis not in BY_NAME})
+    space = _pinned_options(space, {name: _option_values(name, words) for name, words in pins.items() if name in BY_NAME})
+    for name, words in excludes.items():
+        space = _without_option(space, name, _option_values(name, words)) if name in BY_NAME else _without_values(space, name, words)
+    return space
+
+
+def _pinned_axes(space: Space, pins: Mapping[str, tuple[str, ...]]) -> Space:
+    values, dp, ends, paired = dict(space.values), space.dp, {"first": space.first, "last": space.last}, space.paired
     for axis, words in pins.items():
-        if axis in BY_NAME:
-            options[axis] = _option_values(axis, words)
-            continue
-        wanted = tuple(dict.fromkeys(_typed(_known(axis), word) for word in words))
-        if not wanted:
+        if not words:
             raise UsageError(f"{axis} is pinned to nothing", hint=f"for example {axis}={_EXAMPLES.get(axis, '1')}")
+        if axis == "schedule":
+            paired = tuple(name for name in space.paired if name in words)
+            words = tuple(word for word in words if word not in space.paired)
+            if not words:
+                raise UsageError(f"schedule={','.join(paired)} is searched beside 1f1b alone", hint=f"schedule=1f1b,{','.join(paired)}")
+        wanted = tuple(dict.fromkeys(_typed(axis, word) for word in words))
         if axis == "dp":
             dp = tuple(int(v) for v in wanted)
         elif axis in ends:
@@ -240,24 +302,47 @@ def restricted(space: Space, *, pins: Mapping[str, tuple[str, ...]], excludes: M
             ends[axis] = int(wanted[0])
         else:
             values[axis] = wanted
-    for axis, words in excludes.items():
-        if axis in BY_NAME:
-            options[axis] = _option_values(axis, tuple(v for v in options.get(axis, BY_NAME[axis].values) if v not in words))
-            continue
-        if _known(axis) in ("dp", "first", "last"):
-            raise UsageError(f"{axis} can be pinned, not excluded", hint=f"for example --pin {axis}=8")
-        unwanted = {_typed(axis, word) for word in words}
-        left = tuple(v for v in values[axis] if v not in unwanted)
-        if not left:
-            raise UsageError(f"excluding {axis}={','.join(words)} leaves no value", hint=f"values: {', '.join(map(str, space.of(axis)))}")
-        values[axis] = left
     kept = tuple((axis, values[axis]) for axis in AXES)
-    pinned = {name: options.pop(name) for name in LADDER if name in options}
-    modules = crossed_modules(pinned) if pinned else space.modules
-    # Who pins the schedule has decided it: those that only general plans run are others.
-    # Who pins the schedule has decided it: those that only general plans run are others.
-    space = space if "schedule" not in pins else replace(space, paired=())
-    return replace(space, values=kept, dp=dp, first=ends["first"], last=ends["last"], options=ordered(options.items()), modules=modules)
+    return replace(space, values=kept, dp=dp, first=ends["first"], last=ends["last"], paired=paired)
+
+
+def _pinned_options(space: Space, pins: Mapping[str, tuple[str, ...]]) -> Space:
+    modules = {name: values for name, values in pins.items() if name in LADDER}
+    if modules:
+        space = replace(space, modules=pinned_modules(space.modules, modules, own=dict(space.runtime_options)))
+    searched = {**dict(space.options), **{name: values for name, values in pins.items() if name not in LADDER}}
+    return replace(space, options=ordered(searched.items()))
+
+
+def _without_values(space: Space, axis: str, words: tuple[str, ...]) -> Space:
+    if axis in ("dp", "first", "last"):
+        raise UsageError(f"{axis} can be pinned, not excluded", hint=f"for example --pin {axis}=8")
+    paired = space.paired
+    if axis == "schedule":
+        paired = tuple(name for name in space.paired if name not in words)
+        words = tuple(word for word in words if word not in space.paired)
+    unwanted = {_typed(axis, word) for word in words}
+    left = tuple(v for v in space.of(axis) if v not in unwanted)
+    if not left:
+        raise UsageError(f"excluding {axis}={','.join(words)} leaves no value", hint=f"values: {', '.join(map(str, space.of(axis)))}")
+    values = tuple((name, left if name == axis else found) for name, found in space.values)
+    return replace(space, values=values, paired=paired)
+
+
+def _without_option(space: Space, name: str, words: tuple[str, ...]) -> Space:
+    """`space` without members that have an option at one of these values; as it is where none has."""
+    present = space.option_values(name)
+    left = tuple(value for value in present if value not in words)
+    if left == present:
+        return space
+    if not left:
+        raise UsageError(
+            f"excluding {name}={','.join(words)} leaves no value",
+            hint=f"the space has {name}={', '.join(present)}; --pin takes another value",
+        )
+    if name in LADDER:
+        return replace(space, modules=without_modules(space.modules, name, words, own=dict(space.runtime_options)))
+    return replace(space, options=tuple((option, left if option == name else values) for option, values in space.options))
 
 
 def _option_values(name: str, words: Iterable[str]) -> tuple[str, ...]:
@@ -265,7 +350,7 @@ def _option_values(name: str, words: Iterable[str]) -> tuple[str, ...]:
     values, known = tuple(dict.fromkeys(words)), BY_NAME[name].values
     wrong = next((value for value in values if value not in known), "")
     if wrong or not values:
-        said = f"{name}={wrong[:40]} is not known" if wrong else f"nothing is left of {name}"
+        said = f"{name}={wrong[:40]} is not known" if wrong else f"no value of {name} is named"
         raise UsageError(said, hint=f"{name} is {' or '.join(known)}")
     return values
 

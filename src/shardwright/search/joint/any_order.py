@@ -43,13 +43,13 @@ CLOSE = 1.01
 """Largest ratio of an estimate to the best known time that is worth a full search."""
 
 
-def any_order_pipelines(shaped: ShapedSpace, layers: int) -> tuple[PipelineShape, ...]:
+def any_order_pipelines(shaped: ShapedSpace, layers: int, *, chunks_per_rank: Sequence[int] = CHUNKS) -> tuple[PipelineShape, ...]:
     """The pipelines with one chunk a rank, their order open; of each split alone, more chunks, looped, and two on a V."""
     single = [pipeline for pipeline in shaped.pipelines if pipeline.chunks == 1]
     pipelines = [replace(pipeline, any_order=True) for pipeline in single]
     lone = dict.fromkeys((outer, pipeline.ranks, pipeline.microbatches, pipeline.zero) for pipeline in single for outer in pipeline.outers)
     for outer, ranks, microbatches, zero in lone:
-        for chunks in CHUNKS:
+        for chunks in chunks_per_rank:
             if chunks * ranks <= layers + 2 and ranks > 1:
                 pipeline = PipelineShape(outers=(outer,), ranks=ranks, chunks=chunks, microbatches=microbatches, zero=zero, any_order=True)
                 pipelines += [pipeline, replace(pipeline, folded=True)] if chunks == 2 else [pipeline]
@@ -73,10 +73,15 @@ class Ordering:
     with_recompute: bool = False
 
 
-def search_orders(search: Search, pipelines: tuple[PipelineShape, ...], engine: Engine, progress: Progress | None) -> bool:
+def search_orders(
+    search: Search, pipelines: tuple[PipelineShape, ...], engine: Engine, progress: Progress | None, *, share: float = 1.0
+) -> bool:
     """Bound every pipeline, and try the cuts with the least bounds. Whether the deadline did not cut in.
 
     Bounds go into `search.lower` behind those of the pipelines with named orders.
+
+    Args:
+        share: of the cuts that orders are sketched and searched for.
     """
     footing = search.footing
     quick = shape_bounds(footing.problem, replace(footing.shaped, pipelines=pipelines), footing.chain, footing.facts) * footing.jitter
@@ -85,7 +90,9 @@ def search_orders(search: Search, pipelines: tuple[PipelineShape, ...], engine: 
     if search.best is not None and len(search.best.plan.chunks) == search.best.plan.ranks:
         waiting.append(Candidate(bound_s=0.0, plan=search.best.plan))
     waiting.sort(key=lambda one: one.bound_s)
-    _refine(search, _sketched(search, _promising(search, waiting, engine), engine, progress), engine, progress)
+    sketched, refined = (max(round(most * share), 1) for most in (SKETCHED, REFINED))
+    sketches = _sketched(search, _promising(search, waiting, engine)[:sketched], engine, progress)
+    _refine(search, sketches[:refined], engine, progress)
     return not search.limit.passed()
 
 
@@ -187,8 +194,8 @@ def order_found(footing: Footing, task: Ordering) -> Ordered | None:
 def _sketched(search: Search, candidates: list[Candidate], engine: Engine, progress: Progress | None) -> list[Ordered]:
     """Sketches of the first plans, by what they are estimated to take."""
     found: list[Ordered] = []
-    most = min(len(candidates), SKETCHED)
-    for number, some in enumerate(rounds(candidates[:SKETCHED], size=SKETCHES)):
+    most = len(candidates)
+    for number, some in enumerate(rounds(candidates, size=SKETCHES)):
         if search.limit.passed():
             break
         tasks = [Ordering(plan=candidate.plan, share=SKETCH) for candidate in some]
@@ -206,7 +213,7 @@ def _sketched(search: Search, candidates: list[Candidate], engine: Engine, progr
 def _refine(search: Search, sketches: list[Ordered], engine: Engine, progress: Progress | None) -> None:
     """Full searches for the best sketches; the best of those are simulated."""
     found: list[Ordered] = []
-    for number, some in enumerate(rounds(sketches[:REFINED], size=SEARCHES)):
+    for number, some in enumerate(rounds(sketches, size=SEARCHES)):
         if search.limit.passed():
             found.append(some[0])
             break
@@ -220,7 +227,7 @@ def _refine(search: Search, sketches: list[Ordered], engine: Engine, progress: P
             best = min((other for other in (sketch, one, both) if other is not None), key=lambda other: other.estimate_s)
             found.append(replace(best, bound_s=sketch.bound_s))
         if progress is not None:
-            progress(search.stands("search orders", lower_s=search.lower_s), number * SEARCHES + len(some), min(len(sketches), REFINED))
+            progress(search.stands("search orders", lower_s=search.lower_s), number * SEARCHES + len(some), len(sketches))
     for one in sorted(found, key=lambda one: one.estimate_s)[:FINISHED]:
         if one.estimate_s >= search.best_s:
             search.scored += 1

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import comb
 
 from shardwright.errors import InfeasibleError
-from shardwright.program.problem import Problem
+from shardwright.program.problem import Problem, under
+from shardwright.runtime.options import ordered
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import assert_sound, claim
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.engine.serial import Serial
+from shardwright.search.grid.by_mesh import fastest_first
 from shardwright.search.grid.find import find, problem_text
 from shardwright.search.grid.prepare import facts_of
-from shardwright.search.grid.space import Space
-from shardwright.search.joint.any_order import any_order_pipelines, search_orders
+from shardwright.search.grid.space import Space, parts_of
+from shardwright.search.joint.any_order import CHUNKS, any_order_pipelines, search_orders
 from shardwright.search.joint.layer_counts import layer_counts
 from shardwright.search.joint.named_order import search_named
-from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space, shaped_space
+from shardwright.search.joint.pipeline_shapes import JointSpace, PipelineShape, joint_space, shaped_space
 from shardwright.search.joint.score import Scored
 from shardwright.search.joint.solve import load_label_kernels
 from shardwright.search.joint.state import OPEN_LIMIT, Footing, Progress, Search
-from shardwright.search.limit import limit_of, out_of_time
+from shardwright.search.limit import Limit, limit_of, out_of_time
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.simulation import Simulation
 from shardwright.search.universal import universal_bound
@@ -42,7 +44,8 @@ class JointCertificate:
             simulated: in full.
         grids: members of the grid space, which is part of this one and certified on its own (`grid_lower_s`).
         best_s, lower_bound_s, gap: as in `search.certificate`. optimal: nothing in the space is faster. complete: no time limit cut in.
-        tolerance: as it was asked for. stopped_at: as in `search.certificate`.
+        tolerance: as it was asked for. stopped_at: as in `search.certificate`. fixed: (axis, value) of axes and options that grids are
+            searched over and pipelines have one value of.
     """
 
     space: str
@@ -62,6 +65,7 @@ class JointCertificate:
     universal_gap: float
     tolerance: float = 0.0
     stopped_at: int = 0
+    fixed: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,28 +125,24 @@ def find_joint(
     # Devices that the best grid leaves idle are idle in every pipeline.
     devices = grid.grid.devices if grid else space.devices
     joint = joint_space(space, devices=devices, any_order=orders == FOUND_ORDERS)
-    shaped = shaped_space(problem, joint, facts)
-    best_s = grid.certificate.best_s if grid else OPEN_LIMIT
-    lower, sizes, search = float("inf"), [], None
-    complete = grid is None or grid.certificate.optimal
-    if shaped is not None:
-        kernel_facts = facts_of(problem, devices=devices, capacity=capacity)
-        footing = Footing(problem=problem, shaped=shaped, facts=kernel_facts, capacity=capacity, tolerance=tolerance, effort=effort)
-        search = Search(footing=footing, best_s=best_s, limit=limit)
-        complete &= search_named(search, engine, progress)
-        more = any_order_pipelines(shaped, facts.layers) if joint.any_order else ()
-        if more:
-            complete &= search_orders(search, more, engine, progress)
-        lower = search.lower_s
-        sizes = [_num_members(f, facts.layers) for f in (*shaped.pipelines, *more)]
-    best = search.best if search else None
-    if best is None and grid is None:
+    found = _Found(best_s=grid.certificate.best_s if grid else OPEN_LIMIT, complete=grid is None or grid.certificate.optimal)
+    parts: list[Space] = list(parts_of(problem, joint.base)) if joint.base.of("pp") else []
+    if grid is not None:
+        parts = fastest_first(problem, parts, grid.grid)
+    for part in parts:
+        own = under(problem, ordered((*part.chosen, *part.modules[0])))
+        shaped = shaped_space(own, joint.of(part), facts, behind=None if part is parts[0] else parts[0])
+        if shaped is not None:
+            kernel_facts = facts_of(own, devices=devices, capacity=capacity)
+            footing = Footing(problem=own, shaped=shaped, facts=kernel_facts, capacity=capacity, tolerance=tolerance, effort=effort)
+            _search_part(footing, joint, facts, found, limit, engine, progress, share=1.0 if part is parts[0] else LATER)
+    if found.best is None and grid is None:
         assert refusal is not None
         raise out_of_time() if limit.stopped_at else refusal
-    step = search.best_s if search else best_s
+    step, sizes, best = found.best_s, found.sizes, found.best
     grid_lower = grid.certificate.lower_bound_s if grid else float("inf")
-    lower = min(lower, grid_lower, step)
-    done = (search.infeasible, search.scored, search.simulated) if search else (0, 0, 0)
+    lower = min(found.lower_s, grid_lower, step)
+    done = found.infeasible, found.scored, found.simulated
     universal = 1.0 - universal_bound(problem, space.devices) / step
     assert_sound(best_s=step, lower_bound_s=lower, universal_gap=universal)
     certificate = JointCertificate(
@@ -154,18 +154,76 @@ def find_joint(
         bounded=sum(sizes) - sum(done),
         scored=done[1],
         simulated=done[2],
-        grids=grid.certificate.enumerated if grid else 0,
+        grids=grid.certificate.strategies if grid else 0,
         grid_lower_s=grid_lower,
         best_s=step,
         lower_bound_s=lower,
         gap=max(step - lower, 0.0) / step,
-        complete=complete,
+        complete=found.complete,
         tolerance=tolerance,
         stopped_at=limit.stopped_at,
         universal_gap=universal,
+        fixed=joint.fixed,
     )
     spent = time.monotonic() - begun
     return JointAnswer(best=best, grid=grid, step_time_s=step, certificate=certificate, search_time_s=spent, waited=waited)
+
+
+LATER = 0.25
+"""Share of the order searches that each part of the options has behind the first, under whose options the best grid is the fastest."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found in the pipelines of all parts of the options so far.
+
+    Args:
+        sizes: members of each pipeline. lower_s: no member of a pipeline ends before.
+    """
+
+    best_s: float
+    complete: bool
+    best: Scored | None = None
+    lower_s: float = float("inf")
+    infeasible: int = 0
+    scored: int = 0
+    simulated: int = 0
+    sizes: list[int] = field(default_factory=list)
+
+
+def _search_part(
+    footing: Footing,
+    joint: JointSpace,
+    facts: GridFacts,
+    found: _Found,
+    limit: Limit,
+    engine: Engine,
+    progress: Progress | None,
+    *,
+    share: float,
+) -> None:
+    """Search the pipelines under one value of each option against what was found before, and add to it.
+
+    Args:
+        share: of the order searches.
+    """
+    shaped, problem = footing.shaped, footing.problem
+    chunks = [count for count in CHUNKS if count in joint.grids.of("vpp")]
+    more = any_order_pipelines(shaped, facts.layers, chunks_per_rank=chunks) if joint.any_order else ()
+    found.sizes += [_num_members(f, facts.layers) for f in (*shaped.pipelines, *more)]
+    if limit.stopped_at and share < 1.0:
+        found.complete, found.lower_s = False, min(found.lower_s, universal_bound(problem, joint.base.devices))
+        return
+    search = Search(footing=footing, best_s=found.best_s, limit=limit)
+    found.complete &= search_named(search, engine, progress)
+    if more:
+        found.complete &= search_orders(search, more, engine, progress, share=share)
+    found.lower_s = min(found.lower_s, search.lower_s)
+    found.infeasible += search.infeasible
+    found.scored += search.scored
+    found.simulated += search.simulated
+    if search.best is not None:
+        found.best, found.best_s = search.best, search.best_s
 
 
 def _best_grid(

@@ -15,6 +15,7 @@ from shardwright.cost.step_bytes import again_bytes
 from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts, step_costs
 from shardwright.cost.terms import temporary_bytes
 from shardwright.program.problem import Problem
+from shardwright.runtime.options import ordered
 from shardwright.schedules.table import ActionTable
 from shardwright.search.joint.arrays import least_border
 from shardwright.search.joint.chain import Chain, chain_of
@@ -94,6 +95,7 @@ def split_grid(shaped: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Gr
         microbatch=c["mbs"],
         zero=zero,
         schedule="1f1b" if chunks == 1 else "interleaved-1f1b",
+        options=ordered((*shaped.members.space.chosen, *shaped.members.space.modules[0])),
         order=tuple(str(shaped.members.space.of("order")[c["order"]]).split("-")),
     )
 

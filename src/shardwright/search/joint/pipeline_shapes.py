@@ -6,11 +6,14 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from shardwright.arrays import IntArray
 from shardwright.cost.bound_arrays import Costs
 from shardwright.program.problem import Problem
+from shardwright.search.grid.by_mesh import told_apart
 from shardwright.search.grid.members import Members, enumerate_members
-from shardwright.search.grid.modules import NOTHING
+from shardwright.search.grid.modules import LADDER, NOTHING
 from shardwright.search.grid.prepare import Prepared, costs_of, prepare
 from shardwright.search.grid.space import AXES, Space, Value
 from shardwright.strategy.grid.rules import GridFacts
@@ -59,6 +62,20 @@ class JointSpace:
     zeros: tuple[int, ...]
     any_order: bool = False
 
+    @property
+    def fixed(self) -> tuple[tuple[str, str], ...]:
+        """Axes and options that grids are searched over and pipelines have one value of: (axis, that value)."""
+        if not self.base.of("pp"):
+            return ()
+        values = {"shard": (0,), "offload": (0,), "zero": self.zeros}
+        axes = [(axis, ",".join(map(str, kept))) for axis, kept in values.items() if set(self.grids.of(axis)) - set(kept)]
+        several = [name for name in LADDER if len(self.grids.option_values(name)) > 1]
+        return (*axes, *((name, self.base.option_values(name)[0]) for name in several))
+
+    def of(self, part: Space) -> JointSpace:
+        """The space with the options of a part alone."""
+        return replace(self, base=replace(self.base, options=part.options))
+
     def text(self) -> str:
         """The space for a person and for the digest."""
         any_order = (
@@ -68,12 +85,15 @@ class JointSpace:
             else ""
         )
         chunks, zeros = ", ".join(map(str, self.chunks)), ", ".join(map(str, self.zeros))
+        fixed = ", ".join(f"{name} {value}" for name, value in self.fixed)
+        held = f"pipelines have {fixed}; " if fixed else ""
         return (
             f"joint over {self.base.text()}; chunks a rank {{{chunks}}}; zero {{{zeros}}}; "
             "one chunk: any cut into ranks of at least one layer, splits of ranks may differ where each rank's devices are consecutive, "
             "each rank recomputes any number of its first layers in full and of the next ones selectively; several chunks: any first and "
             "last chunk up to twice the mean, the others equal up to one, or ranks of equal chunks with any first and last rank, and each "
-            f"rank recomputes any number of the first layers of its chunks in full; {any_order}and every member of {self.grids.text()}"
+            f"rank recomputes any number of the first layers of its chunks in full; {any_order}{held}and every member of "
+            f"{self.grids.text()}"
         )
 
     def digest(self, problem: str) -> str:
@@ -82,7 +102,8 @@ class JointSpace:
 
 
 def joint_space(space: Space, *, devices: int | None = None, any_order: bool = False) -> JointSpace:
-    """The joint space over the grids of `space`; empty of pipelines if they have no 1F1B or no pipeline.
+    """The joint space over the grids of `space`; empty of pipelines if they have no 1F1B or no pipeline, or are pinned to what no pipeline
+    of the joint space has.
 
     Args:
         devices: that its pipelines use; all of the space if None.
@@ -90,12 +111,15 @@ def joint_space(space: Space, *, devices: int | None = None, any_order: bool = F
     schedules = space.of("schedule")
     values: dict[str, tuple[Value, ...]] = dict(space.values)
     values |= {"vpp": (1,), "schedule": ("1f1b",), "shard": (0,), "recompute": ("none",), "recompute_layers": (0,), "offload": (0,)}
-    values["pp"] = tuple(p for p in space.of("pp") if int(p) > 1) if "1f1b" in schedules else ()
+    # Ranks recompute whole layers, so the modules are those of a set that goes with it.
+    modules = [chosen for chosen, beside in zip(space.modules, space.beside_recompute, strict=True) if beside]
+    has = "1f1b" in schedules and 0 in space.of("shard") and 0 in space.of("offload") and modules
+    values["pp"] = tuple(p for p in space.of("pp") if int(p) > 1) if has else ()
     zeros = tuple(sorted({min(int(z), 1) for z in space.of("zero") if int(z) <= 1}))
     values["zero"] = (0,)
     chunks = tuple(sorted(int(v) for v in space.of("vpp") if (int(v) == 1) or "interleaved-1f1b" in schedules))
     base = replace(space, name="joint", values=tuple((axis, values[axis]) for axis in AXES), first=0, last=0, fewest=0)
-    base = replace(base, devices=devices or space.devices, modules=NOTHING)
+    base = replace(base, devices=devices or space.devices, modules=tuple(modules[:1]) or NOTHING)
     return JointSpace(grids=space, base=base, chunks=chunks, zeros=zeros, any_order=any_order)
 
 
@@ -114,8 +138,13 @@ class ShapedSpace:
     columns: Mapping[str, IntArray]
 
 
-def shaped_space(problem: Problem, space: JointSpace, facts: GridFacts) -> ShapedSpace | None:
-    """Price the splits of the space and group them into pipelines; None if there are none."""
+def shaped_space(problem: Problem, space: JointSpace, facts: GridFacts, *, behind: Space | None = None) -> ShapedSpace | None:
+    """Price the splits of the space and group them into pipelines; None if there are none.
+
+    Args:
+        problem: under the options of the space, which has one value of each. behind: the part that is searched first; pipelines whose
+            splits do not tell the space's options from its are left out.
+    """
     if not space.base.of("pp") or not space.zeros:
         return None
     members = enumerate_members(problem, space.base, facts)
@@ -126,6 +155,7 @@ def shaped_space(problem: Problem, space: JointSpace, facts: GridFacts) -> Shape
     at = outer["mesh"]
     columns = {name: mesh[name][at] for name in mesh} | dict(outer)
     contiguous = columns["s_pp"] * columns["pp"] == space.base.devices
+    told = told_apart(columns, space.base, behind) if behind is not None else np.ones(len(contiguous), dtype=np.bool_)
     pipelines: list[PipelineShape] = []
     groups: dict[tuple[int, int], list[int]] = {}
     lone: list[tuple[int, int, int]] = []
@@ -147,6 +177,7 @@ def shaped_space(problem: Problem, space: JointSpace, facts: GridFacts) -> Shape
                 pipelines += [
                     PipelineShape(outers=tuple(rows), ranks=p, chunks=1, microbatches=m, zero=zero) for (p, m), rows in groups.items()
                 ]
+    pipelines = [pipeline for pipeline in pipelines if told[list(pipeline.outers)].any()]
     if not pipelines:
         return None
     return ShapedSpace(members=members, prepared=prepared, costs=costs_of(problem, prepared), pipelines=tuple(pipelines), columns=columns)

@@ -30,6 +30,7 @@ def general_plan(problem: Problem, plan: JointPlan) -> Plan:
         lanes=(Lane(name=MAIN, samples=job.global_batch, microbatches=plan.microbatches, stages=stages),),
         orders=(_order(plan, stride),),
         shards=grid_shards(grid, experts=facts.experts > 0),
+        options=grid.options,
     )
 
 
@@ -65,4 +66,6 @@ def short_text(plan: JointPlan) -> str:
     g = plan.grids[0]
     order = ", found order" if plan.table is not None else f", {plan.schedule}" if len(plan.chunks) > 1 else ""
     order += " on a V" if plan.folded else ""
-    return f"pp{g.pp} vpp{g.vpp} zero{g.zero} {', '.join(splits)}; {plan.microbatches} microbatches{order}, layers {layers}"
+    options = " ".join(f"{name}={value}" for name, value in g.options)
+    text = f"pp{g.pp} vpp{g.vpp} zero{g.zero} {', '.join(splits)}; {plan.microbatches} microbatches{order}, layers {layers}"
+    return f"{text}; {options}" if options else text

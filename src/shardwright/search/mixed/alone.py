@@ -126,8 +126,8 @@ def space_alone(problem: Problem, task: AloneSearch) -> tuple[Problem, Space, Gr
     facts = replace(facts_of(problem), devices=devices)
     # From one device on unless said, so that the grids of fewer nodes are among those of more.
     nested = replace(standard_space(own, facts), fewest=1 if task.fewest is None else task.fewest)
-    given = restricted(nested, pins=dict(task.choices.pins), excludes=dict(task.choices.excludes))
-    return own, with_options(given, searched_options(own)), facts
+    whole = with_options(nested, searched_options(own))
+    return own, restricted(whole, pins=dict(task.choices.pins), excludes=dict(task.choices.excludes)), facts
 
 
 def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:

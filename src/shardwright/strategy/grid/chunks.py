@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
 
 
@@ -53,6 +56,28 @@ def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last
         hint="give first= and last= (layers of the first and last stage), or another pp x vpp",
         rule="grid.layers",
     )
+
+
+def largest_chunks(num_layers: int, *, pp: IntArray, vpp: IntArray) -> IntArray:
+    """(pipelines,) layers of the largest chunk that `chunk_layers` makes without `first`, `last` and `layers`; -1 where it makes none."""
+    chunks, one = pp * vpp, vpp == 1
+    size, left = np.divmod(num_layers + 2, chunks)
+    three = (num_layers + 3) // chunks
+    # Of the ranks with a layer more, the first has the embedding in its place.
+    spread = size + ((left < pp - 1) | (left > 1))
+    ends = size - (chunks == 2)
+    found: IntArray = np.select(
+        [
+            chunks > num_layers + 2,
+            num_layers % chunks == 0,
+            left == 0,
+            ~one & ((num_layers + 3) % chunks == 0) & (num_layers + 3 > chunks),
+            one,
+        ],
+        [np.full_like(chunks, -1), num_layers // chunks, ends, np.where((three == 2) & (chunks == 2), 1, three), spread],
+        default=-1,
+    )
+    return found
 
 
 def teacher_chunks(num_layers: int, *, chunks: int) -> tuple[int, ...]:

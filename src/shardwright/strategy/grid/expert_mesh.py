@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
+import numpy as np
+
+from shardwright.arrays import BoolArray, IntArray
 from shardwright.strategy.grid.axes import Grid
 
 
@@ -60,6 +66,46 @@ def fold(grid: Grid) -> tuple[MeshPiece, ...] | None:
         if count > small:
             expert.insert(0, (part, count // small))
     return None if dense or expert or not _nested(grid, atoms) else tuple(atoms)
+
+
+FOLDED: Final = ("tp", "cp", "ep", "etp", "dp", "ulysses", "sp")
+"""Columns that `folds` reads."""
+
+
+def folds(columns: Mapping[str, IntArray], order: tuple[str, ...]) -> BoolArray:
+    """(rows,) whether `fold` has a refinement, of many grids with one order of axes.
+
+    Each boundary of an axis, in devices of a stage, divides the next larger one of either mesh.
+
+    Args:
+        columns: FOLDED of each grid, whose ep x etp divides tp x cp x dp.
+    """
+    c = columns
+    edp = c["tp"] * c["cp"] * c["dp"] // (c["ep"] * c["etp"])
+    dense: dict[str, IntArray] = {"tp": c["tp"], "ulysses": c["ulysses"], "ring": c["cp"] // c["ulysses"], "dp": c["dp"]}
+    expert: dict[str, IntArray] = {"tp": c["etp"], "ep": c["ep"], "dp": edp}
+    names = [name for axis in order for name in (("ulysses", "ring") if axis == "cp" else (axis,)) if name in dense]
+    outer = {name: (begin, end) for name, begin, end in _boundaries(names, dense)}
+    inner = {name: (begin, end) for name, begin, end in _boundaries([axis for axis in order if axis in expert], expert)}
+    ends = np.sort(np.stack([end for _, end in (*outer.values(), *inner.values())]), axis=0)
+    found: BoolArray = np.all([large % small == 0 for small, large in pairwise(ends)], axis=0)
+    splits = np.zeros(len(edp), dtype=np.bool_)
+    for name in ("ring", "ulysses", "tp"):
+        begin, end = outer[name]
+        meets = {axis: np.maximum(begin, low) < np.minimum(end, high) for axis, (low, high) in inner.items()}
+        counted = c["sp"] > 0 if name == "tp" else np.ones_like(splits)
+        found &= ~(counted & splits & meets["dp"])
+        splits |= counted & (meets["tp"] | meets["ep"])
+    return found
+
+
+def _boundaries(names: Iterable[str], sizes: Mapping[str, IntArray]) -> list[tuple[str, IntArray, IntArray]]:
+    """(axis, devices inside it, devices up to its end) of axes, innermost first."""
+    found, at = [], np.ones_like(next(iter(sizes.values())))
+    for name in names:
+        found.append((name, at, at * sizes[name]))
+        at = at * sizes[name]
+    return found
 
 
 def _nested(grid: Grid, atoms: list[MeshPiece]) -> bool:

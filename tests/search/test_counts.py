@@ -1,0 +1,107 @@
+"""Strategies of meshes are counted without being listed: as many as there are when they are listed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.api.grids import plan
+from shardwright.api.problems import facts_of, problem_of, space_of
+from shardwright.program.problem import under
+from shardwright.search.grid.counts import count_members
+from shardwright.search.grid.members import enumerate_members
+from shardwright.search.grid.meshes import full_meshes, idle_meshes
+from shardwright.search.grid.space import parts_of
+from shardwright.search.request import Request
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expert_mesh import FOLDED, fold, folds
+from tests.search.brute import count
+from tests.search.problems import Case, llama_405b, small_case
+from tests.search.test_one_law_of_spaces import case_of
+from tests.tiers import examples, seeds
+
+
+def assert_counts_are_lists(case: Case) -> int:
+    total = 0
+    for part in parts_of(case.problem, case.space):
+        problem = under(case.problem, part.chosen)
+        for meshes in (full_meshes(part, case.facts), idle_meshes(part, case.facts)):
+            counted = count_members(
+                part,
+                case.facts,
+                meshes,
+                zero_with_pipeline=problem.runtime.zero_with_pipeline,
+                host_shards=problem.runtime.parameters_on_host,
+            )
+            listed = enumerate_members(problem, part, case.facts, meshes=meshes)
+            assert int(counted.distinct.sum()) == listed.num_members
+            assert int(counted.legal.sum()) == listed.enumerated - listed.illegal
+            total += listed.num_members
+    return total
+
+
+@pytest.mark.parametrize("seed", seeds(6, 300, first=9100))
+def test_counts_are_those_of_lists(seed: int) -> None:
+    case = small_case(seed, most=20000)
+    assert assert_counts_are_lists(case) + assert_counts_are_lists(case_of(seed)) > 0
+
+
+def test_each_mesh_has_its_own_count() -> None:
+    case = next(c for c in map(small_case, range(50)) if len(full_meshes(c.space, c.facts)) > 4)
+    meshes = full_meshes(case.space, case.facts)
+    together = count_members(case.space, case.facts, meshes, zero_with_pipeline=case.problem.runtime.zero_with_pipeline)
+    for row in range(len(meshes)):
+        one = enumerate_members(case.problem, case.space, case.facts, meshes=meshes.take(np.array([row])))
+        assert one.num_members == together.distinct[row]
+
+
+def test_the_meshes_of_405b_have_as_many_as_when_they_are_crossed() -> None:
+    case = llama_405b()
+    full = full_meshes(case.space, case.facts)
+    listed = enumerate_members(case.problem, case.space, case.facts)
+    counted = count_members(case.space, case.facts, full, zero_with_pipeline=case.problem.runtime.zero_with_pipeline)
+    assert int(counted.distinct.sum()) == listed.num_members
+
+
+@pytest.mark.parametrize("devices", [4, 6])
+def test_the_strategies_of_a_certificate_exist(devices: int) -> None:
+    """What the screen calls distinct legal strategies, against every combination of axis values judged alone."""
+    few = {"mbs": ("1", "2"), "recompute_layers": ("0", "4"), "vpp": ("1",), "order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")}
+    asked = Request(
+        model="llama-3.2-1b",
+        cluster=f"h100-sxm:{devices}",
+        seq_len=512,
+        global_batch=12,
+        runtime="fsdp1",
+        pins=tuple(few.items()),
+        top=0,
+    )
+    answer = plan(asked)
+    problem = problem_of(asked)
+    facts = facts_of(problem)
+    counted = count(problem, space_of(asked, problem, facts), facts)
+    assert answer.certificate.strategies == len(counted.grids)
+    assert (answer.certificate.illegal, answer.certificate.duplicates) == (counted.illegal, counted.duplicates)
+
+
+@examples(100, 5000)
+@given(seed=st.integers(0, 10**9))
+def test_columns_fold_as_grids_do(seed: int) -> None:
+    """Grids with experts, of every order, with sizes that are no powers of one number."""
+    generator = random.Random(seed)
+    grids: list[Grid] = []
+    order = generator.choice(list(itertools.permutations(("tp", "cp", "ep", "dp"))))
+    while len(grids) < 8:
+        tp, dp, ulysses, ring, etp = (generator.choice((1, 2, 3, 4, 6)) for _ in range(5))
+        cp = ulysses * ring
+        ep = generator.choice([e for e in range(1, 49) if tp * cp * dp % (etp * e) == 0] or [0])
+        if ep:
+            sp = generator.random() < 0.5
+            grids.append(Grid(tp=tp, cp=cp, dp=dp, ulysses=ulysses, ep=ep, etp=etp, sp=sp, order=(*order, "pp")))
+    columns = {name: np.array([int(getattr(grid, name)) for grid in grids], dtype=np.int64) for name in FOLDED}
+    assert folds(columns, order).tolist() == [fold(grid) is not None for grid in grids]

@@ -1,0 +1,52 @@
+"""Options that a search leaves at one value: which they are, and that no change of one of them gains more than the one that is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardwright.api.grids import plan, unsearched_of
+from shardwright.api.problems import capacity_of, facts_of, problem_of, space_of
+from shardwright.program.problem import under
+from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values
+from shardwright.search.grid.modules import LADDER
+from shardwright.search.request import Request
+from shardwright.simulator.simulate import simulate_grid
+
+ASKED = Request(model="llama-3.2-1b", cluster="h100-sxm:8", seq_len=4096, global_batch=32, top=0)
+
+
+@pytest.mark.parametrize("runtime", ["megatron-core", "megatron-core loss=te", "torchtitan"])
+def test_the_best_change_is_the_best_of_all(runtime: str) -> None:
+    """Every value of every option that is left, simulated alone."""
+    asked = replace(ASKED, runtime=runtime)
+    answer = plan(asked)
+    left = unsearched_of(answer)
+    problem = problem_of(asked)
+    capacity, space = capacity_of(asked, problem), space_of(asked, problem, facts_of(problem))
+    steps: dict[tuple[str, str], float] = {}
+    for name, value in left.fixed:
+        assert {**dict(problem.runtime.own), **dict(problem.runtime.options)}[name] == value
+        for other in offered_values(problem.runtime)[name]:
+            done = simulate_grid(under(problem, ((name, other),)), answer.grid)
+            if done.need <= capacity:
+                steps[name, other] = done.step_time_s
+    least = min(steps, key=lambda change: steps[change])
+    best_s = answer.prediction.step_time_s
+    if steps[least] < best_s * 0.999:
+        assert left.best is not None
+        assert (left.best.option, left.best.value) == least
+        assert left.best.step_time_s == steps[least]
+        assert left.best.gain == 1 - steps[least] / best_s
+    else:
+        assert left.best is None
+    counted = {*dict(left.fixed), *dict(space.options), *LADDER, *OF_EXPERTS, *dict(problem.runtime.options)}
+    some = {name for name, values in offered_values(problem.runtime).items() if len(values) > 1 and not BY_NAME[name].numerics}
+    assert some <= counted
+
+
+def test_what_was_pinned_is_not_told() -> None:
+    answer = plan(replace(ASKED, pins=(("loss", ("te",)), ("grad_check", ("on", "off")))))
+    assert {"loss", "grad_check", "tp_overlap"}.isdisjoint(dict(unsearched_of(answer).fixed))
+    assert dict(answer.grid.options)["grad_check"] == "off"
