@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.api.simulations import simulation
 from shardwright.cli.main import run
+from shardwright.search.request import Request
 from shardwright.units import GIB
 
 CLUSTER = "nodes:\n  - {{accelerator: {accelerator}, count: {count}, devices_per_node: {devices}, host: {{memory_gib: {gib}}}}}\n"
@@ -96,3 +98,26 @@ def test_screens_show_host_memory_only_where_something_is_offloaded(tmp_path: Pa
     assert "and the fullest node needs " in " ".join(said.split())
     assert run([*words, "dp8 mbs1 zero1 recompute=full"]) == 0
     assert "ost memory" not in capsys.readouterr().out
+
+
+FAR = """plan far devices 2
+zero all: all/all/all gather=use reduce=microbatch unit=whole host={host}
+lane main samples 8 in 4
+  stages embed+32+head on 0
+    all = b2
+    host 0- 50%: mlp
+order gpipe(main)
+"""
+
+
+@pytest.mark.parametrize(("host", "note"), [("opt:100", ""), ("opt:100,grad:50,param:25", "host=grad:50,param:25: counted on the devices")])
+def test_a_general_plan_says_what_of_its_host_shares_is_not_counted(host: str, note: str, tmp_path: Path) -> None:
+    """Optimizer states and activations are items of the node's host memory; shares of gradients and parameters are named in a note."""
+    path = tmp_path / "far.plan"
+    path.write_text(FAR.format(host=host), encoding="utf-8")
+    request = Request(model="llama-2-7b", cluster="h100-sxm:2", seq_len=1024, global_batch=8, runtime="megatron-core")
+    found = simulation(request, strategy=str(path))
+    (node,) = found.prediction.host_memory
+    assert {"optimizer", "gradients", "activations"} == {name for name, _ in node.items}
+    assert [text for text in found.notes if text.startswith(note)] == list(found.notes)
+    assert bool(found.notes) == bool(note)

@@ -62,12 +62,14 @@ def memory_table(prediction: Prediction, *, all_stages: bool = False, classes: t
 
 
 def host_table(hosts: tuple[HostMemory, ...]) -> PlainTable:
-    """A row for nodes that need the same in host memory, itemised."""
+    """A row for nodes that need the same in host memory, itemised. A narrow screen leaves out the smallest items."""
     names = tuple(dict.fromkeys(name for host in hosts for name, _ in host.items))
     rows = [_host_row(host, names=names) for host in hosts[:FEW_ROWS]]
     rows += [("...", *("" for _ in range(len(names) + 4)))] if len(hosts) > FEW_ROWS else []
     header = ("nodes", "devices", *(_SHORT.get(name, name) for name in names), "needed", "capacity", "full")
-    return plain_table(header, rows, right=range(1, len(header)), whole=(0,))
+    largest = {name: max(dict(host.items).get(name, 0) for host in hosts) for name in names}
+    spare = [2 + names.index(name) for name in sorted(names, key=lambda name: largest[name])]
+    return plain_table(header, rows, right=range(1, len(header)), whole=(0,), spare=spare)
 
 
 def _host_row(host: HostMemory, *, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from shardwright.program.problem import Problem, under
 from shardwright.search.grid.bounded import Crossed, least_offloaded, smallest
 from shardwright.search.grid.members import enumerate_members
 from shardwright.search.grid.space import Space, parts_of
-from shardwright.search.grid.trials import Asked, Trial, changed_to, fits, lean, series_of, unpinned_changes
+from shardwright.search.grid.trials import InfeasibleRequest, Trial, changed_to, fits, lean, series_of, unpinned_changes
 from shardwright.simulator.prediction import host_lack
 from shardwright.simulator.simulate import footprint_of_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -72,13 +72,13 @@ def nothing_fits(
         )
         needed = f"{need} a device"
     roomy = ["--headroom 0"] if capacity < stage.reserved <= effective_memory(problem.cluster) else []
-    asked = Asked(problem=problem, space=first, grid=grid, need=stage.reserved, capacity=capacity)
+    asked = InfeasibleRequest(problem=problem, space=first, grid=grid, need=stage.reserved, capacity=capacity)
     fitting, complete = _fitting(asked, progress) if hints else ([], True)
     hint = f"what would fit: {'; or '.join([*roomy, *fitting, needed])}"
     return InfeasibleError(message, hint=hint if complete else f"{hint} (not all changes were tried in {LONGEST_S:g} s)")
 
 
-def _fitting(asked: Asked, progress: Progress | None) -> tuple[list[str], bool]:
+def _fitting(asked: InfeasibleRequest, progress: Progress | None) -> tuple[list[str], bool]:
     """Changes with which something fits, in words, those of least effort first; and whether all were tried within `LONGEST_S`."""
     series, begun, found = series_of(asked), time.monotonic(), list[str]()
     for number, one in enumerate(series):
@@ -90,7 +90,7 @@ def _fitting(asked: Asked, progress: Progress | None) -> tuple[list[str], bool]:
                 progress(f"look for what would fit: {one.about}", number, len(series))
             if fits(change, asked.capacity):
                 fitting.append(change.text)
-        found += one.told(fitting)
+        found += one.hint_texts(fitting)
     return found, time.monotonic() - begun <= LONGEST_S
 
 

@@ -25,7 +25,7 @@ from shardwright.strategy.grid.rules import GridFacts
 
 DOUBLINGS: Final = 10
 """How far devices are doubled, and batches and sequences halved."""
-ALL: Final = 10**6
+NO_LIMIT: Final = 10**6
 LARGEST_CLUSTER: Final = 2**21
 ADAPTERS: Final = "lora:r16"
 _BUILDERS: Final[MappingProxyType[str, Callable[[Problem, GridFacts], Space]]] = MappingProxyType(
@@ -57,7 +57,7 @@ class Series:
     most: int = 1
     flag: str = ""
 
-    def told(self, fitting: list[str]) -> list[str]:
+    def hint_texts(self, fitting: list[str]) -> list[str]:
         """Changes that fit, by their texts, as they are told: ``--runtime deepspeed-0.16 or maxtext``."""
         if not self.flag or not fitting:
             return fitting
@@ -66,7 +66,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class InfeasibleRequest:
     """What does not fit.
 
     Args:
@@ -86,18 +86,18 @@ class Asked:
         return facts_of(self.problem)
 
 
-def series_of(asked: Asked) -> tuple[Series, ...]:
+def series_of(asked: InfeasibleRequest) -> tuple[Series, ...]:
     """Everything that is tried, in the order in which it is told: the software first, then what is trained, then hardware."""
     unpinned = [(axis, change) for axis, change in unpinned_changes(asked.problem, asked.space, asked.facts)]
     of_memory = [change for axis, change in unpinned if axis in _MEMORY_AXES]
     others = [change for axis, change in unpinned if axis not in _MEMORY_AXES]
     wide = _wider(asked) if asked.space.name == "standard" else ()
     return (
-        Series(about="options of the runtime", changes=_options(asked), most=ALL),
-        Series(about="ZeRO, offload and recompute", changes=of_memory, most=ALL),
-        Series(about="other pins", changes=others, most=ALL),
+        Series(about="options of the runtime", changes=_options(asked), most=NO_LIMIT),
+        Series(about="ZeRO, offload and recompute", changes=of_memory, most=NO_LIMIT),
+        Series(about="other pins", changes=others, most=NO_LIMIT),
         Series(about="a wider space", changes=wide),
-        Series(about="other runtimes", changes=_runtimes(asked), most=ALL, flag="--runtime"),
+        Series(about="other runtimes", changes=_runtimes(asked), most=NO_LIMIT, flag="--runtime"),
         Series(about="adapters", changes=_adapters(asked)),
         Series(about="a smaller batch", changes=_smaller_batches(asked)),
         Series(about="a shorter sequence", changes=_shorter(asked)),
@@ -155,7 +155,7 @@ def unpinned_changes(problem: Problem, space: Space, facts: GridFacts) -> Iterat
         yield "first", Trial(text="no pinned first and last", problem=problem, space=replace(space, first=0, last=0))
 
 
-def _options(asked: Asked) -> Iterator[Trial]:
+def _options(asked: InfeasibleRequest) -> Iterator[Trial]:
     """Other values of the runtime's options, those that change no numerics first, where they lower the need or allow other ZeRO stages.
 
     The rungs of recompute (`modules.LADDER`) are in the space already.
@@ -187,7 +187,7 @@ def _with_option(space: Space, name: str, value: str) -> tuple[tuple[str, tuple[
     return ordered({**dict(space.options), name: (value,)}.items())
 
 
-def _may_need_less(asked: Asked, changed: Problem, name: str, value: str) -> bool:
+def _may_need_less(asked: InfeasibleRequest, changed: Problem, name: str, value: str) -> bool:
     """The strategy that needs least needs less under an option; or the option allows other ZeRO stages than it has."""
     if changed.runtime.zero_stages != asked.problem.runtime.zero_stages:
         return True
@@ -202,12 +202,12 @@ def _may_need_less(asked: Asked, changed: Problem, name: str, value: str) -> boo
     return max(one.reserved for one in memory) < asked.need or sum(host.lacking for host in hosts) < before
 
 
-def _wider(asked: Asked) -> Iterator[Trial]:
+def _wider(asked: InfeasibleRequest) -> Iterator[Trial]:
     wide = same_choices(replace(asked.space, name="exhaustive"), asked.facts, asked.problem, asked.problem)
     yield Trial(text="--space exhaustive", problem=asked.problem, space=wide)
 
 
-def _runtimes(asked: Asked) -> Iterator[Trial]:
+def _runtimes(asked: InfeasibleRequest) -> Iterator[Trial]:
     """The newest release of every other framework that runs on these devices, and newer ones of this."""
     vendor = asked.problem.cluster.node.accelerator.vendor
     newest: dict[str, Runtime] = {}
@@ -229,7 +229,7 @@ def _runtimes(asked: Asked) -> Iterator[Trial]:
         yield change
 
 
-def _adapters(asked: Asked) -> Iterator[Trial]:
+def _adapters(asked: InfeasibleRequest) -> Iterator[Trial]:
     """Low-rank adapters, where all parameters are trained."""
     model = asked.problem.model
     if model.base is None and model.num_trainable_parameters == model.num_parameters:
@@ -237,7 +237,7 @@ def _adapters(asked: Asked) -> Iterator[Trial]:
         yield changed_to(f"--train {ADAPTERS}", asked.problem, asked.space, asked.facts, changed)
 
 
-def _smaller_batches(asked: Asked) -> Iterator[Trial]:
+def _smaller_batches(asked: InfeasibleRequest) -> Iterator[Trial]:
     batch = asked.problem.job.global_batch
     for power in range(1, DOUBLINGS + 1):
         if batch % 2**power:
@@ -246,7 +246,7 @@ def _smaller_batches(asked: Asked) -> Iterator[Trial]:
         yield changed_to(f"--global-batch {batch // 2**power}", asked.problem, asked.space, asked.facts, smaller)
 
 
-def _shorter(asked: Asked) -> Iterator[Trial]:
+def _shorter(asked: InfeasibleRequest) -> Iterator[Trial]:
     job = asked.problem.job
     for power in range(1, DOUBLINGS + 1):
         if job.sequence_length % 2**power:
@@ -257,7 +257,7 @@ def _shorter(asked: Asked) -> Iterator[Trial]:
         yield changed_to(f"--seq-len {tokens}", asked.problem, asked.space, asked.facts, shorter)
 
 
-def _more_devices(asked: Asked) -> Iterator[Trial]:
+def _more_devices(asked: InfeasibleRequest) -> Iterator[Trial]:
     cluster = asked.problem.cluster
     for power in itertools.takewhile(lambda power: cluster.num_devices * 2**power <= LARGEST_CLUSTER, range(1, DOUBLINGS + 1)):
         groups = tuple(replace(g, count=g.count * 2**power) for g in cluster.groups)
