@@ -9,11 +9,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.files.stored import simulation_document
+from shardwright.hardware.catalog.prices import GIVE_A_PRICE
 from shardwright.report.tables import plain_table
 from shardwright.report.terminal import head, part_name, place_of_part, section
 from shardwright.search.compared import Compared
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import request_lines
+from shardwright.strategy.text.printable import printable
 from shardwright.units import MEGA, format_bytes, format_count, format_percent
 
 SECONDS_PER_DAY: Final = 86400.0
@@ -117,4 +119,6 @@ def _notes(ranked: Sequence[Compared]) -> list[RenderableType]:
     lines = [f"{format_count(tokens)} tokens, step after step: no failures, checkpoints or evaluation"] if tokens else []
     known = dict.fromkeys(price for row in ranked for price in row.prices)
     lines += [f"{price.usd_per_hour:.4g} $ a device-hour: {price.of}, {price.source}" for price in known]
+    without = dict.fromkeys(row.simulation.request.cluster for row in ranked if not row.prices)
+    lines += [f"no price is known of {printable(cluster, length=60)}: --price 2.5, or {GIVE_A_PRICE}" for cluster in without]
     return [Text("\n" + "\n".join(lines), style="dim")] if lines else []
