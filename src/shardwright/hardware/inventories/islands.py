@@ -44,7 +44,8 @@ def unordered(levels: Iterable[tuple[tuple[int, ...], ...]]) -> str:
     first = [{device: part[0] for part in parts for device in part} for parts in reversed(found)]
     order = sorted(first[0], key=lambda device: (*(of[device] for of in first), device))
     said = ",".join(map(str, order))
-    return f"devices that share a path are taken to stand side by side: start ranks with CUDA_VISIBLE_DEVICES={said} (HIP_VISIBLE_DEVICES on AMD)"
+    variables = f"CUDA_VISIBLE_DEVICES={said} (HIP_VISIBLE_DEVICES on AMD)"
+    return f"devices that share a path are taken to stand side by side: start ranks with {variables}"
 
 
 def island_sizes(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
