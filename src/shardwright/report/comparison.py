@@ -9,11 +9,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.files.stored import simulation_document
+from shardwright.hardware.catalog.prices import GIVE_A_PRICE
 from shardwright.report.tables import plain_table
 from shardwright.report.terminal import head, part_name, place_of_part, section
 from shardwright.search.compared import Compared
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import request_lines
+from shardwright.strategy.text.printable import printable
 from shardwright.units import MEGA, bare_seconds, format_bytes, format_count, format_dollars, format_percent
 
 SECONDS_PER_DAY: Final = 86400.0
@@ -147,4 +149,8 @@ def _notes(rows: Sequence[Compared]) -> list[RenderableType]:
 
 def _price_lines(rows: Sequence[Compared]) -> list[str]:
     known = dict.fromkeys(price for row in rows for price in row.prices)
-    return [f"{price.usd_per_hour:.4g} $ a device-hour: {price.of}, {price.source}" for price in known]
+    without = dict.fromkeys(row.simulation.request.cluster for row in rows if not row.prices)
+    return [
+        *(f"{price.usd_per_hour:.4g} $ a device-hour: {price.of}, {price.source}" for price in known),
+        *(f"no price is known of {printable(cluster, length=60)}: --price 2.5, or {GIVE_A_PRICE}" for cluster in without),
+    ]

@@ -54,6 +54,16 @@ def test_units_that_are_not_equal_take_the_slower_path_and_are_listed() -> None:
     assert "assumed devices of a processor: not told apart" in words_of(found)
 
 
+def test_devices_of_a_switch_that_are_not_neighbours_are_told_in_the_order_that_is_planned_for() -> None:
+    found = read(
+        topo_matrix(8, lambda a, b: "PIX" if a % 4 == b % 4 else "NODE" if a % 2 == b % 2 else "SYS"), accelerator="a100-pcie-80gb"
+    )
+    assert [level.num_devices for level in found.cluster.node.inner_levels] == [2, 4, 8]
+    (order,) = [one for one in found.kinds[0].found if one.what is What.ORDER]
+    assert "CUDA_VISIBLE_DEVICES=0,4,2,6,1,5,3,7 " in order.words
+    assert "order of devices" not in " ".join(words_of(read(topo_matrix(8, fabric), accelerator="a100-pcie-80gb")))
+
+
 def test_what_was_measured_over_the_whole_node_is_the_link_between_processors() -> None:
     node = node_of(topo_matrix(8, lambda a, b: "NODE" if a // 4 == b // 4 else "SYS"), accelerator="l40s")
     (sockets,) = node.node_tiers
@@ -134,6 +144,8 @@ def test_a_matrix_of_rocm() -> None:
     assert (whole.cluster.node.accelerator.name, whole.cluster.node.island) == ("mi300x", 8)
     halves = node_of(rocm_topology(8, lambda a, b: "XGMI" if a // 4 == b // 4 else "PCIE"), accelerator="mi250x")
     assert (halves.island, [tier.name for tier in halves.node_tiers]) == (4, ["sockets"])
+    odd = rocm_topology(4, lambda a, b: "XGMI" if a % 2 == b % 2 else "PCIE", numa=lambda n: n % 2)
+    assert any("HIP_VISIBLE_DEVICES" in one.words for one in read(odd, accelerator="mi250x").kinds[0].found)
 
 
 @pytest.mark.parametrize(

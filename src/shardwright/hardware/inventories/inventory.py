@@ -23,6 +23,7 @@ class What(StrEnum):
     XGMI = "XGMI links of a device"
     PATHS = "PCIe paths of a node"
     PROCESSOR = "processors of a node"
+    ORDER = "order of devices"
     DOMAIN = "scale-up domain of a node"
     DOMAIN_NODES = "nodes of a scale-up domain"
     NICS = "network cards of a node"

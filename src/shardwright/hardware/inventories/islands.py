@@ -32,6 +32,22 @@ def parts_of(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[
     return tuple(sorted(map(tuple, members.values()), key=len, reverse=True))
 
 
+def unordered(levels: Iterable[tuple[tuple[int, ...], ...]]) -> str:
+    """Words for devices of one part that do not stand side by side: the order in which they would; empty where all do.
+
+    Args:
+        levels: parts of a node, the smallest first, each level's within those of the next.
+    """
+    found = tuple(levels)
+    if all(part[-1] - part[0] == len(part) - 1 for parts in found for part in parts):
+        return ""
+    first = [{device: part[0] for part in parts for device in part} for parts in reversed(found)]
+    order = sorted(first[0], key=lambda device: (*(of[device] for of in first), device))
+    said = ",".join(map(str, order))
+    variables = f"CUDA_VISIBLE_DEVICES={said} (HIP_VISIBLE_DEVICES on AMD)"
+    return f"devices that share a path are taken to stand side by side: start ranks with {variables}"
+
+
 def island_sizes(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     """Devices of each scale-up island, the largest first."""
     return tuple(map(len, parts_of(num_devices, pairs)))

@@ -50,7 +50,7 @@ def agreed(one: Found, other: Found) -> Found:
         low, high = sorted((one, other), key=lambda fact: float(str(fact.value)))
         if float(str(high.value)) <= CLOSE * float(str(low.value)):
             return low
-    if one.what in (What.NEAR, What.PROCESSOR):
+    if one.what in (What.NEAR, What.PROCESSOR, What.ORDER):
         return one
     raise contradiction(one, other)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.inventory import Found, Inventory, Paths, SeenNode, What
-from shardwright.hardware.inventories.islands import island_sizes, parts_of
+from shardwright.hardware.inventories.islands import island_sizes, parts_of, unordered
 from shardwright.hardware.inventories.text import MAX_WORD, numbered_lines
 
 MAX_DEVICES: Final = 256
@@ -78,6 +78,8 @@ def _links(devices: list[str], rows: dict[str, tuple[str, list[str]]], numa: dic
     numbers = [device.removeprefix("GPU") for device in devices]
     if len(linked) < len(cells) and found[0].value != (len(devices),) and all(number in numa for number in numbers):
         near = [(i, j) for i, j in cells if numa[numbers[i]] == numa[numbers[j]]]
-        switches, processors = (tuple(map(len, parts_of(len(devices), pairs))) for pairs in (linked, (*linked, *near)))
-        found.append(Found(What.PATHS, Paths(switches, processors), header))
+        parts = [parts_of(len(devices), pairs) for pairs in (linked, (*linked, *near))]
+        order = unordered(parts)
+        found.append(Found(What.PATHS, Paths(*(tuple(map(len, one)) for one in parts)), header))
+        found += [Found(What.ORDER, order, header)] if order else []
     return found

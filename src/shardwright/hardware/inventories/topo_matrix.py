@@ -16,7 +16,7 @@ from typing import Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.inventory import Found, Inventory, Links, Paths, SeenNode, What
-from shardwright.hardware.inventories.islands import island_sizes, parts_of, require_all_links
+from shardwright.hardware.inventories.islands import island_sizes, parts_of, require_all_links, unordered
 from shardwright.hardware.inventories.text import MAX_WORD, numbered_lines
 
 MAX_COLUMNS: Final = 256
@@ -127,8 +127,10 @@ def _paths(devices: list[str], rows: dict[str, _Row], header: str) -> list[Found
     linked = [pair for pair, cell in cells.items() if _count(cell)]
     below = [*linked, *(pair for pair, cell in cells.items() if cell in _BESIDE)]
     within = [*below, *(pair for pair, cell in cells.items() if cell in _ONE_PROCESSOR)]
-    sizes = [tuple(map(len, parts_of(len(devices), pairs))) for pairs in (below, within)]
-    return [Found(What.PATHS, Paths(*sizes), header)]
+    parts = [parts_of(len(devices), pairs) for pairs in (linked, below, within)]
+    order = unordered(parts)
+    paths = Paths(*(tuple(map(len, one)) for one in parts[1:]))
+    return [Found(What.PATHS, paths, header), *([Found(What.ORDER, order, header)] if order else [])]
 
 
 def _cards(devices: list[str], cards: list[str], rows: dict[str, _Row], names: dict[str, str], header: str) -> list[Found]:
