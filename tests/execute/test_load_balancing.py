@@ -131,7 +131,7 @@ PLANS = {
     "pp and dp and ep": piped("1f1b", "embed+2, 2+head on 0, 2", split="all = b2; experts = e2"),
     "slices": piped("terapipe", "embed+2, 2+head on 0, 2", split="all = s2z via ring", microbatches=2, slices=" slices 2:1"),
     "slices, one of a token": piped(
-        "terapipe", "embed+2, 2+head on 0, 2", split="all = s2z via ring", microbatches=2, slices=" slices 7:1"
+        "terapipe", "embed+2, 2+head on 0, 2", split="all = t2; stream = s2; router = s2", microbatches=2, slices=" slices 7:1"
     ),
     "routers in the first stage alone": piped("1f1b", "embed+4, head on 0, 2", split="all = b2"),
 }
