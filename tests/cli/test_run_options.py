@@ -280,7 +280,8 @@ def test_dropout_that_is_not_applied_is_said(folder: Path, tmp_path: Path, capsy
     sizes = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 32, "vocab_size": 64}
     config, plan = tmp_path / "gpt2.json", tmp_path / "gpt2.plan"
     config.write_text(json.dumps({"architectures": ["GPT2LMHeadModel"], **sizes, "attn_pdrop": 0.0, "embd_pdrop": 0.25}))
-    assert run(["simulate", str(config), "h100-sxm:1", "--seq-len", "16", "--global-batch", "4", "--quiet", "-o", str(plan)]) == 0
+    asked = ["--seq-len", "16", "--global-batch", "4", "--strategy", "mbs2", "--quiet", "-o", str(plan)]
+    assert run(["simulate", str(config), "h100-sxm:1", *asked]) == 0
     asked = ["run", str(plan), "--data", str(folder / "tokens.npy"), "--steps", "1", "--formats", "fp64"]
     capsys.readouterr()
     assert run(asked) == 0
