@@ -199,7 +199,10 @@ def test_a_run_of_an_earlier_version_is_said_not_to_be_known(folder: Path, tmp_p
     said = capsys.readouterr().err
     assert "not known whether the tokens of --data are those of before" in said
     assert "not known for how many steps the cosine curve was made: it is of 3" in said
-    assert run([*words(folder, "one.plan", steps=4), *kept, "--accept", "dta"]) == 2
+    file.write_text(json.dumps({**json.loads(file.read_text()), "facts": {"data": 5, "seq-len": [], "global-batch": "4"}}))
+    assert run([*words(folder, "one.plan", steps=4), *kept, "--quiet"]) == 0
+    assert "not known whether the tokens of --data are those of before" in capsys.readouterr().err
+    assert run([*words(folder, "one.plan", steps=5), *kept, "--accept", "dta"]) == 2
     assert "--accept 'dta' is unknown" in capsys.readouterr().err
 
 
@@ -277,7 +280,8 @@ def test_dropout_that_is_not_applied_is_said(folder: Path, tmp_path: Path, capsy
     sizes = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 32, "vocab_size": 64}
     config, plan = tmp_path / "gpt2.json", tmp_path / "gpt2.plan"
     config.write_text(json.dumps({"architectures": ["GPT2LMHeadModel"], **sizes, "attn_pdrop": 0.0, "embd_pdrop": 0.25}))
-    assert run(["simulate", str(config), "h100-sxm:1", "--seq-len", "16", "--global-batch", "4", "--quiet", "-o", str(plan)]) == 0
+    asked = ["--seq-len", "16", "--global-batch", "4", "--strategy", "mbs2", "--quiet", "-o", str(plan)]
+    assert run(["simulate", str(config), "h100-sxm:1", *asked]) == 0
     asked = ["run", str(plan), "--data", str(folder / "tokens.npy"), "--steps", "1", "--formats", "fp64"]
     capsys.readouterr()
     assert run(asked) == 0

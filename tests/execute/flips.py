@@ -204,7 +204,10 @@ def verdict(config: Config, folder: Path, *, like: Verdict | None = None) -> Ver
             return Verdict(ending=Ending.REFUSED, said=refused[0])
         require_trainable(model, model.settings)
         model = replace(model, name="")
-        trained = _trained(published, config)
+        try:
+            trained = _trained(published, config)
+        except Exception as error:
+            return Verdict(ending=Ending.UNMADE, said=repr(error))
         ended = partial(Verdict, model=model, loss=trained.loss, norm=trained.norm)
         if like is not None and like.model == model and like.same(ended(ending=like.ending)) and not trained.random:
             return like if own_equals(own, model) else ended(ending=Ending.OTHER, said=f"read as {own.settings}")

@@ -130,6 +130,9 @@ PLANS = {
     "lane up samples 4 in 4\n  stages embed+1, 1*2, 1+head on 3..0\n    all = .\norder chimera(down, up)\n",
     "pp and dp and ep": piped("1f1b", "embed+2, 2+head on 0, 2", split="all = b2; experts = e2"),
     "slices": piped("terapipe", "embed+2, 2+head on 0, 2", split="all = s2z via ring", microbatches=2, slices=" slices 2:1"),
+    "slices, one of a token": piped(
+        "terapipe", "embed+2, 2+head on 0, 2", split="all = t2; stream = s2; router = s2", microbatches=2, slices=" slices 7:1"
+    ),
     "routers in the first stage alone": piped("1f1b", "embed+4, head on 0, 2", split="all = b2"),
 }
 

@@ -74,15 +74,12 @@ def lane_balances(
     shapes = router_shapes(model)
     if not shapes:
         return (None,) * len(lanes)
-    shape = shapes[0]
-    return tuple(
-        _lane_balance(model, lane, parts, shape, length=length, samples=samples) for lane, parts in zip(lanes, stages, strict=True)
-    )
+    pairs = zip(lanes, stages, strict=True)
+    return tuple(_lane_balance(model, lane, parts, shapes[0], length=length, samples=samples) for lane, parts in pairs)
 
 
-def _lane_balance(
-    model: Model, lane: Lane, stages: Sequence[StageParts], shape: ExpertShape, *, length: int, samples: int
-) -> LaneBalance | None:
+def _lane_balance(model: Model, lane: Lane, stages: Sequence[StageParts], shape: ExpertShape, *, length: int, samples: int) -> LaneBalance:
+    """The routers of one lane."""
     counting: dict[tuple[int, int], None] = {}
     reading: set[tuple[int, int]] = set()
     for stage in stages:
@@ -149,7 +146,7 @@ class Balancer:
         """Send the counts of a chunk to the root. All slices of the microbatch have run forward there."""
         known = self.lanes[lane]
         if known is not None and (self.device, chunk) in known.counting and self.device != known.root:
-            counts = self.own.pop((lane, chunk, microbatch))
+            counts = self._own(known, (lane, chunk, microbatch))
             yield Post(to=known.root, tensor=counts, key=("balance", lane, chunk, microbatch))
 
     def balance(self, lane: int, chunk: int, microbatch: int) -> Task[Balance | None]:
@@ -171,6 +168,11 @@ class Balancer:
                 value = value + self.coefficient * known.share * balance_loss(total, shape=known.shape)
         return value
 
+    def _own(self, known: LaneBalance, key: tuple[int, int, int]) -> torch.Tensor:
+        """The device's counts of a chunk: zeros where a short slice left it no token."""
+        own = self.own.pop(key, None)
+        return torch.zeros((2, known.shape.experts), dtype=torch.float64, device=self.on) if own is None else own
+
     def _total(self, known: LaneBalance, lane: int, microbatch: int) -> Task[torch.Tensor]:
         """The sum of all counts of a microbatch, added in the order of chunks and devices."""
         if (lane, microbatch) in self.totals:
@@ -182,7 +184,7 @@ class Balancer:
             total = torch.zeros(shape, dtype=torch.float64, device=self.on)
             for device, chunk in known.counting:
                 if device == self.device:
-                    total = total + self.own.pop((lane, chunk, microbatch))
+                    total = total + self._own(known, (lane, chunk, microbatch))
                     continue
                 own = ("balance", lane, chunk, microbatch)
                 total = total + cast(torch.Tensor, (yield Take(source=device, shape=shape, key=own, dtype=torch.float64)))

@@ -26,6 +26,14 @@ WORDS: Final[Mapping[str, str]] = {
     "microbatch": "the samples of a microbatch, of which the load-balancing loss is",
 }
 """What may differ, by the word that says that it is meant (``--accept``)."""
+KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "data": (dict,),
+    "seq-len": (dict,),
+    "global-batch": (int,),
+    "number-formats": (dict, type(None)),
+    "microbatch": (list, type(None)),
+}
+"""What each is in the file; another kind of value says nothing."""
 WHOLE_BYTES: Final = 1 << 28
 """A larger file is known by its size and by as many bytes in pieces, evenly spread."""
 PIECE_BYTES: Final = 1 << 16
@@ -83,7 +91,9 @@ def known_facts(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     facts = found.get(FACTS) if isinstance(found, dict) else None
-    return {word: facts[word] for word in WORDS if word in facts} if isinstance(facts, dict) else {}
+    if not isinstance(facts, dict):
+        return {}
+    return {word: facts[word] for word, kind in KINDS.items() if word in facts and isinstance(facts[word], kind)}
 
 
 def require_words(accepted: Collection[str]) -> None:

@@ -16,8 +16,7 @@ def require_trainable(model: Model, settings: Settings) -> None:
     """
     if settings.router_noise:
         raise StrategyError(
-            f"router_jitter_noise {settings.router_noise:g}: {model.name} is trained with random factors on what its routers read, "
-            "which are not executed",
+            f"router_jitter_noise {settings.router_noise:g}: random factors on what routers read in training are not executed",
             hint="train without them: --router-noise off",
             rule="execute.noise",
         )
