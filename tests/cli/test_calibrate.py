@@ -130,7 +130,7 @@ def test_imports_are_joined_into_a_profile_that_simulate_takes(tmp_path: Path, c
     found = read_profile(path)
     assert [(c.collective, c.num_devices) for c in found.collectives] == [("all_reduce", 4)]
     assert found.kernels[0].kind == "nccl"
-    simulate = ["simulate", "llama-2-7b", "a100-sxm-80gb:8", *JOB, "--strategy", "tp2 dp4 zero1", "--quiet"]
+    simulate = ["simulate", "llama-2-7b", "a100-sxm-80gb:8", *JOB, "--strategy", "tp2 dp4 zero1 recompute=full", "--quiet"]
     sources = []
     for more in ([], ["--profile", str(path)]):
         assert run([*simulate, *more, "-o", str(tmp_path / "s.json")]) == 0

@@ -60,6 +60,14 @@ def test_the_best_of_a_comparison_fits(capsys: pytest.CaptureFixture[str]) -> No
     assert ("yes" in first, "no" in second, "-" in second) == (True, True, True)
 
 
+@pytest.mark.parametrize("text", [FITS, LARGE])
+def test_an_export_of_what_does_not_fit_says_so(
+    text: str, files: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(["export", files[text], "--to", "megatron", "--allow-lossy", "--quiet", "-o", str(tmp_path / "out")]) == 0
+    assert ("note: the plan DOES NOT FIT: stage 0 by " in capsys.readouterr().err) == (text == LARGE)
+
+
 def test_check_says_so_on_standard_error(files: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(["check", files[LARGE], "--quiet"]) == 6
     assert "more than its" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from shardwright.export.launchers.registry import LAUNCHERS
 from shardwright.export.registry import TARGETS
 from shardwright.files.plan_file import read_saved
 from shardwright.files.text import read_text, to_text
+from shardwright.search.summary import misfit_text
 
 
 def export(
@@ -42,10 +43,11 @@ def export(
 ) -> None:
     """Write PLAN as a framework's own configuration, with a map of its ranks. What the framework cannot say is refused by name."""
     named = parse_hosts(read_text(hosts, what="hosts", hint="a name a line"), name=str(hosts)) if hosts is not None else ()
-    found = export_plan(
-        stored_plan(read_saved(path)), target=to, allow_lossy=allow_lossy, launchers=launcher or (), hosts=named, image=image
-    )
+    saved = read_saved(path)
+    found = export_plan(stored_plan(saved), target=to, allow_lossy=allow_lossy, launchers=launcher or (), hosts=named, image=image)
     written = write_export(found, output)
+    if not saved.prediction.fits:
+        screen.note(f"note: the plan {misfit_text(saved.prediction, classes=saved.classes)}")
     if as_json:
         screen.write(
             to_text(
