@@ -12,16 +12,19 @@ import typer
 
 from shardwright.api.exact import plan_exact
 from shardwright.api.general import GeneralAnswer, stored_general
-from shardwright.api.joint import plan_joint
+from shardwright.api.joint import plan_joint, unsearched_of_joint
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import Method, problem_of
 from shardwright.api.robust import plan_robust
 from shardwright.cli import interrupt, screen
 from shardwright.errors import UsageError
+from shardwright.files.faces import filed
 from shardwright.files.stored import document_of, file_text
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_general
 from shardwright.search.engine.protocol import Engine
+from shardwright.search.joint.find import JointAnswer
+from shardwright.search.limit import STOP
 from shardwright.search.request import Request
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import answer_line
@@ -47,13 +50,16 @@ def plan(request: Request, method: Method, *, time_limit: float, engine: Engine,
     interrupt.note(waited=answer.waited)
     stored = stored_general(answer)
     document = document_of(stored)
+    left = unsearched_of_joint(answer) if isinstance(answer, JointAnswer) and (as_json or not quiet) and not STOP.is_set() else None
     if output is not None:
         screen.save(output, file_text(stored, output))
     if as_json:
-        screen.write(to_text({**document, "search_time_s": answer.search_time_s}))
+        beside = {} if left is None else {"unsearched": filed(left, names={})}
+        screen.write(to_text({**document, "search_time_s": answer.search_time_s, **beside}))
     elif quiet:
         screen.write(answer_line(strategy_text(stored.simulation), step_time_s=answer.step_time_s))
     else:
         model = problem_of(request).model
-        screen.show(render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s))
+        shown = render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s, left=left)
+        screen.show(shown)
     raise typer.Exit(interrupt.code())
