@@ -36,6 +36,7 @@ def test_a_joint_plan_is_stored_and_checked(tmp_path: Path, capsys: pytest.Captu
     code, out, err = run([*WORDS, "--space", "joint", "--json", "-o", str(path)], capsys)
     assert code == 0, err
     document = json.loads(out)
+    assert document["unsearched"]["best"]["step_time_s"] < document["certificate"]["best_s"]
     certificate = document["certificate"]
     parts = sum(certificate[name] for name in ("illegal", "duplicates", "infeasible", "bounded_b0", "bounded_b1", "simulated"))
     assert certificate["enumerated"] == parts
@@ -60,4 +61,6 @@ def test_the_screen_has_notation_and_certificate(capsys: pytest.CaptureFixture[s
     assert "plan joint devices 8" in out
     assert "order table-search(main)" in out
     assert "strategies in" in out
+    assert "Pipelines have one value of axes that grids have several of: shard=0, offload=0" in " ".join(out.split())
+    assert "Options that change no numerics and were not searched" in out
     assert "gap" in out

@@ -76,7 +76,7 @@ def test_members_that_were_not_kept_are_checked_as_those_that_were() -> None:
         )
     ]
     assert found[0].sampled == found[1].sampled > 0
-    assert found[0].enumerated == found[1].enumerated
+    assert found[0].strategies == found[1].strategies
 
 
 def test_no_memory_keeps_no_members() -> None:

@@ -26,6 +26,7 @@ from shardwright.search.request import Request
 from shardwright.simulator.simulate import plan_of_grid, simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts
+from shardwright.strategy.plan.plan import Plan
 from shardwright.units import GIGA
 
 NOTABLE_DEVICES = 512
@@ -62,13 +63,17 @@ def unsearched_of(answer: Answer) -> Unsearched:
     would gain.
     """
     assert answer.request is not None
-    request = answer.request
+    return unsearched_beside(answer.request, answer.grid, step_time_s=answer.prediction.step_time_s)
+
+
+def unsearched_beside(request: Request, strategy: Grid | Plan, *, step_time_s: float) -> Unsearched:
+    """The same of the best strategy of a space over the grids that a request asks for."""
     problem = problem_of(request)
     return unsearched(
         problem,
         space_of(request, problem, facts_of(problem)),
-        answer.grid,
-        step_time_s=answer.prediction.step_time_s,
+        strategy,
+        step_time_s=step_time_s,
         capacity=capacity_of(request, problem),
         decided=options_said(request.runtime),
     )

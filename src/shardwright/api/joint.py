@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from shardwright.api.grids import unsearched_beside
 from shardwright.api.problems import JOINT, Progress, capacity_of, facts_of, problem_of, require_unranked, space_of, with_defaults
 from shardwright.api.simulated import simulated
 from shardwright.errors import UsageError
 from shardwright.program.problem import Problem
+from shardwright.search.answer import Unsearched
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointAnswer, find_joint
 from shardwright.search.joint.write import general_plan, short_text
@@ -47,8 +49,7 @@ def plan_joint(
     if problem.model.teacher_layers:
         raise UsageError("a model beside a teacher is not searched jointly yet", hint="--space standard or exhaustive")
     facts = facts_of(problem)
-    grids = replace(request, space="standard") if request.space in SPACES else request
-    space, capacity = space_of(grids, problem, facts), capacity_of(request, problem)
+    space, capacity = space_of(_grids(request), problem, facts), capacity_of(request, problem)
     for name, _ in (*request.pins, *request.excludes):
         if name in CHOSEN:
             raise UsageError(f"a joint search chooses {CHOSEN[name]} of each rank", hint=f"leave {name} free, or --space standard")
@@ -66,6 +67,22 @@ def plan_joint(
         progress=progress,
     )
     return replace(answer, simulation=_joint_simulation(request, problem, answer))
+
+
+def unsearched_of_joint(answer: JointAnswer) -> Unsearched:
+    """The options that the search of `answer` left at one value although they change no numerics, and what the best other value of one
+    would gain.
+    """
+    found = answer.simulation
+    assert found is not None
+    strategy = found.grid if found.grid is not None else found.plan
+    assert strategy is not None
+    return unsearched_beside(_grids(found.request), strategy, step_time_s=answer.step_time_s)
+
+
+def _grids(request: Request) -> Request:
+    """The request for the grids of a joint space."""
+    return replace(request, space="standard") if request.space in SPACES else request
 
 
 def _joint_simulation(request: Request, problem: Problem, answer: JointAnswer) -> Simulation:

@@ -13,7 +13,7 @@ from rich.console import Group
 
 from shardwright.api.exact import plan_exact
 from shardwright.api.general import GeneralAnswer, stored_general
-from shardwright.api.joint import plan_joint
+from shardwright.api.joint import plan_joint, unsearched_of_joint
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import Method, problem_of
 from shardwright.api.robust import plan_robust
@@ -21,10 +21,13 @@ from shardwright.cli import fit, interrupt, screen
 from shardwright.cli.beside import Beside
 from shardwright.cli.frameworks import frameworks_of
 from shardwright.errors import UsageError
+from shardwright.files.faces import filed
 from shardwright.files.stored import document_of, file_text
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_general
 from shardwright.search.engine.protocol import Engine
+from shardwright.search.joint.find import JointAnswer
+from shardwright.search.limit import STOP
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation, strategy_text
 from shardwright.search.summary import answer_line, misfit_text
@@ -60,16 +63,18 @@ def plan(
     interrupt.note(waited=answer.waited)
     stored = stored_general(answer)
     document = document_of(stored)
+    left = unsearched_of_joint(answer) if isinstance(answer, JointAnswer) and (as_json or not quiet) and not STOP.is_set() else None
     if output is not None:
         screen.save(output, file_text(stored, output))
     beside = frameworks_of(stored) + cost(stored.simulation)
     if as_json:
-        screen.write(to_text({**document, "search_time_s": answer.search_time_s, **beside.document}))
+        searched = {} if left is None else {"unsearched": filed(left, names={})}
+        screen.write(to_text({**document, "search_time_s": answer.search_time_s, **searched, **beside.document}))
     elif quiet:
         misfit = misfit_text(stored.prediction, classes=stored.classes)
         screen.write(answer_line(strategy_text(stored.simulation), step_time_s=answer.step_time_s, misfit=misfit))
     else:
         model = problem_of(request).model
-        shown = render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s)
+        shown = render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s, left=left)
         screen.show(Group(shown, *beside.sections))
     raise typer.Exit(interrupt.code() or fit.exit_code(stored.prediction))

@@ -12,7 +12,8 @@ from shardwright.program.orders.rows import TABLE_SEARCH
 from shardwright.report.layout import unbroken
 from shardwright.report.mixed_face import render_mixed
 from shardwright.report.scenarios_face import render_scenarios
-from shardwright.report.terminal import bound_lines, certificate_text, claimed, render_simulation, section
+from shardwright.report.terminal import bound_lines, certificate_text, claimed, render_simulation, section, unsearched_parts
+from shardwright.search.answer import Unsearched
 from shardwright.search.certificate import Certificate
 from shardwright.search.simulation import Simulation
 from shardwright.strategy.plan.order import Named, Table
@@ -23,13 +24,17 @@ MANY = 10**15
 """Members whose digits nobody reads."""
 
 
-def render_general(simulation: Simulation, certificate: Certificate, *, model: Model, search_time_s: float = 0.0) -> RenderableType:
-    """The plan, its time and memory, its notation (orders found by a joint search as one to be searched again), and the certificate."""
+def render_general(
+    simulation: Simulation, certificate: Certificate, *, model: Model, search_time_s: float = 0.0, left: Unsearched | None = None
+) -> RenderableType:
+    """The plan, its time and memory, its notation (orders found by a joint search as one to be searched again), the certificate, and the
+    options that were not searched.
+    """
     parts: list[RenderableType] = [render_simulation(simulation)]
     if simulation.grid is None and simulation.plan is not None:
         plan, name = (simulation.plan, simulation.name) if certificate.joint is None else (_open(simulation.plan), "joint")
         parts.append(section("The plan in notation", unbroken(Text(print_plan(plan, name=name, model=model).rstrip()))))
-    return Group(*parts, render_certificate(certificate, search_time_s=search_time_s))
+    return Group(*parts, render_certificate(certificate, search_time_s=search_time_s), *unsearched_parts(left))
 
 
 def _open(plan: Plan) -> Plan:
@@ -54,7 +59,7 @@ def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) 
         f"{_whole(c.bounded_b0)} are ruled out by a lower bound of their time, {c.bounded_b1:,} by the longest path of their order, "
         f"{c.simulated:,} simulated; and {joint.grids:,} grids",
         *(
-            [f"Searched for grids alone; pipelines have {', '.join(f'{name}={value}' for name, value in joint.fixed)}"]
+            [f"Pipelines have one value of axes that grids have several of: {', '.join(f'{name}={value}' for name, value in joint.fixed)}"]
             if joint.fixed
             else []
         ),

@@ -66,8 +66,7 @@ def render_answer(answer: Answer, *, all_stages: bool = False, left: Unsearched 
         *_prediction_parts(answer.prediction, all_stages=all_stages),
         section("Certificate", certificate_text(answer.certificate, search_time_s=answer.search_time_s, whole=all_stages)),
     ]
-    if left is not None and left.fixed:
-        parts.append(section("Options that change no numerics and were not searched", Text(unsearched_text(left))))
+    parts += unsearched_parts(left)
     if answer.alternatives:
         close = " (~ closer than the prediction's interval)" if any(a.indistinguishable for a in answer.alternatives) else ""
         parts.append(section(f"Next best, certified in rank{close}", _alternatives(answer)))
@@ -174,8 +173,14 @@ def certificate_text(c: Certificate, *, search_time_s: float, whole: bool = True
     return Text("\n".join(lines))
 
 
-def unsearched_text(left: Unsearched) -> str:
-    """The options that a search left at one value, and what the best other value of one of them would gain."""
+def unsearched_parts(left: Unsearched | None) -> list[RenderableType]:
+    """The options that a search left at one value, and what the best other value of one would gain; nothing where there are none."""
+    if left is None or not left.fixed:
+        return []
+    return [section("Options that change no numerics and were not searched", Text(_unsearched_text(left)))]
+
+
+def _unsearched_text(left: Unsearched) -> str:
     held = f"The runtime's own values: {' '.join(f'{name}={value}' for name, value in left.fixed)}"
     if left.best is None:
         return f"No other value of one of them makes this strategy 0.1 % faster.\n{held}"

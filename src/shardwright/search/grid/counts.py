@@ -8,12 +8,12 @@ from shardwright.arrays import IntArray
 from shardwright.search.grid.columns import distinct, extended
 from shardwright.search.grid.members import chunked, switched
 from shardwright.search.grid.memory_choices import redo_counts, zero_counts
-from shardwright.search.grid.meshes import Counts, Meshes
+from shardwright.search.grid.meshes import MemberCounts, Meshes
 from shardwright.search.grid.space import Space
 from shardwright.strategy.grid.rules import GridFacts
 
 
-def count_members(space: Space, facts: GridFacts, meshes: Meshes, *, zero_with_pipeline: int, host_shards: bool = False) -> Counts:
+def count_members(space: Space, facts: GridFacts, meshes: Meshes, *, zero_with_pipeline: int, host_shards: bool = False) -> MemberCounts:
     """How many members each mesh has: the product of its switches, its pipelines and its memory choices, as no rule reads two of them.
 
     Args:
@@ -32,7 +32,7 @@ def count_members(space: Space, facts: GridFacts, meshes: Meshes, *, zero_with_p
     )
     pipelines = _summed(outer["mesh"], redo[0], len(ones))[kind]
     pipeline_copies = _summed(outer["mesh"], outer["copies"] * redo[1], len(ones))[kind]
-    return Counts(
+    return MemberCounts(
         legal=mesh["copies"] * switch_copies * pipeline_copies * zero[1] * offloads, distinct=switches * pipelines * zero[0] * offloads
     )
 

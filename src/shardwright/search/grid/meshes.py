@@ -16,7 +16,7 @@ from shardwright.strategy.grid.rules import GridFacts, keeps
 MESH: Final = ("tp", "cp", "pp", "ep", "etp", "dp")
 
 
-class Counts(NamedTuple):
+class MemberCounts(NamedTuple):
     """(meshes,) combinations of axis values that break no rule, and distinct strategies among them."""
 
     legal: IntArray
@@ -29,7 +29,7 @@ class Meshes:
 
     Args:
         columns: MESH, `order` as its place among the space's, the strides `s_tp`, `s_cp`, `s_dp`, `s_pp`, and `copies`, the orders that a
-            mesh stands for; where they are counted, `legal` and `distinct` (`Counts`).
+            mesh stands for; where they are counted, `legal` and `distinct` (`MemberCounts`).
         each: choices of the other axes. illegal: meshes in any order that break a rule.
     """
 
@@ -51,7 +51,7 @@ class Meshes:
         """Raw members: choices of all axes over these meshes and those that break a rule."""
         return (int(self.columns["copies"].sum()) + self.illegal) * self.each
 
-    def counted(self, counts: Counts) -> Meshes:
+    def counted(self, counts: MemberCounts) -> Meshes:
         """These, with how many members each has."""
         return replace(self, columns=self.columns | counts._asdict())
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from shardwright.errors import ShardwrightError
-from shardwright.program.legal import grid_violations
+from shardwright.program.legal import grid_violations, plan_violations
 from shardwright.program.problem import Problem
 from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
 from shardwright.search.grid.space import Space
-from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
+from shardwright.simulator.simulate import SimulatedPlan, simulate_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import has_experts
 from shardwright.strategy.grid.rules import GridFacts, canonical
+from shardwright.strategy.plan.plan import Plan
+
+Strategy = TypeVar("Strategy", bound=Grid | Plan)
 
 
 def one_change(problem: Problem, space: Space, facts: GridFacts, grid: Grid) -> Iterator[tuple[str, Grid]]:
@@ -79,14 +83,15 @@ def _pipelined(facts: GridFacts, grid: Grid, pp: int, vpp: int) -> Grid | None:
 
 
 def option_changes(
-    problem: Problem, grid: Grid, *, names: Container[str] | None = None, values: Container[str] | None = None
-) -> Iterator[tuple[str, str, Grid]]:
-    """Every value of each option that changes nothing of what is computed, the grid's own among them: option, value, and `grid` with it.
+    problem: Problem, strategy: Strategy, *, names: Container[str] | None = None, values: Container[str] | None = None
+) -> Iterator[tuple[str, str, Strategy]]:
+    """Every value of each option that changes nothing of what is computed, the strategy's own among them: option, value, and the strategy
+    with it.
 
     Args:
         names, values: of the options that are changed; None = any.
     """
-    own, chosen = dict(problem.runtime.own), dict(grid.options)
+    own, chosen = dict(problem.runtime.own), dict(strategy.options)
     for name, offered in offered_values(problem.runtime).items():
         if BY_NAME[name].numerics or (name in OF_EXPERTS and not has_experts(problem.model)) or (names is not None and name not in names):
             continue
@@ -96,13 +101,16 @@ def option_changes(
             changed = {**chosen, name: value}
             if own.get(name) == value:
                 del changed[name]
-            yield name, value, replace(grid, options=ordered(changed.items()))
+            yield name, value, replace(strategy, options=ordered(changed.items()))
 
 
-def simulated_change(problem: Problem, grid: Grid, *, capacity: float = float("inf")) -> SimulatedPlan | None:
-    """A step of `grid`; None where it breaks a rule, the runtime does not run its options together, or it does not fit in `capacity`."""
+def simulated_change(problem: Problem, strategy: Grid | Plan, *, capacity: float = float("inf")) -> SimulatedPlan | None:
+    """A step of a strategy; None where it breaks a rule, the runtime refuses its options, or it does not fit in `capacity`."""
     try:
-        done = None if next(iter(grid_violations(problem, grid)), None) else simulate_grid(problem, grid)
+        if isinstance(strategy, Grid):
+            done = None if next(iter(grid_violations(problem, strategy)), None) else simulate_grid(problem, strategy)
+        else:
+            done = None if next(iter(plan_violations(problem, strategy)), None) else simulate_plan(problem, strategy)
     except ShardwrightError:
         return None
     return None if done is None or max(stage.reserved for stage in done.memory) > capacity else done

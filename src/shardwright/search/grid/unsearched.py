@@ -14,6 +14,7 @@ from shardwright.search.grid.one_change import option_changes, simulated_change
 from shardwright.search.grid.space import Space
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import has_experts
+from shardwright.strategy.plan.plan import Plan
 
 LEAST_GAIN: Final = 0.001
 """Smallest share of a step that a change must save to be told."""
@@ -38,17 +39,17 @@ def unsearched_options(problem: Problem, space: Space, *, decided: Collection[st
 
 
 def unsearched(
-    problem: Problem, space: Space, grid: Grid, *, step_time_s: float, capacity: int, decided: Collection[str] = ()
+    problem: Problem, space: Space, strategy: Grid | Plan, *, step_time_s: float, capacity: int, decided: Collection[str] = ()
 ) -> Unsearched:
     """The options that a search of `space` left at one value, and the change of one of them that gains most for its best strategy.
 
     Args:
-        grid: the best strategy of the space. step_time_s: of it. capacity: bytes of a device that a plan may fill. decided: options that
+        strategy: the best one of the space. step_time_s: of it. capacity: bytes of a device that a plan may fill. decided: options that
             the user set.
     """
     fixed = unsearched_options(problem, space, decided=decided)
     best, known_s = None, step_time_s * (1 - LEAST_GAIN)
-    for name, value, other in option_changes(problem, grid, names=dict(fixed)):
+    for name, value, other in option_changes(problem, strategy, names=dict(fixed)):
         done = simulated_change(problem, other, capacity=capacity)
         if done is not None and done.step_time_s < known_s:
             known_s = done.step_time_s
