@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from shardwright.launch_files.shell_values import Variables, value_of
 
 _NAMED: Final = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
-_OPERATORS: Final = {
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
