@@ -17,6 +17,7 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.runtime.registry import is_runtime
 from shardwright.search.request import Request
 from shardwright.strategy.grid.axes import Recompute
+from shardwright.strategy.text.grid_notation import parse_grid
 
 SIZES = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --micro-batch-size 1 --global-batch-size 32 --bf16"
 PIPELINE = f"{SIZES} --tensor-model-parallel-size 1 --pipeline-model-parallel-size"
@@ -70,11 +71,8 @@ def test_unequal_layers_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture
     assert found["best"] is not None
     # A change of one decision with which the launch would still not start is none.
     assert found["changes"]
-    assert not [
-        one
-        for one in found["changes"]
-        if 30 % int(one["strategy"].partition("pp")[2].partition(" ")[0] or 1 if " pp" in f" {one['strategy']}" else 1)
-    ]
+    grids = [parse_grid(one["strategy"]) for one in found["changes"]]
+    assert all(30 % (grid.pp * grid.vpp) == 0 for grid in grids)
 
 
 @pytest.mark.parametrize(
