@@ -121,7 +121,7 @@ def test_a_launch_that_is_best_has_nothing_to_gain() -> None:
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "pretrain.sh"
-    script.write_text(f"TP=2\ntorchrun pretrain_gpt.py {' '.join(SLOW.split())}\n")
+    script.write_text(f"export CUDA_DEVICE_MAX_CONNECTIONS=1\nTP=2\ntorchrun pretrain_gpt.py {' '.join(SLOW.split())}\n")
     words = ["advise", str(script), "llama-3.1-8b", CLUSTER]
     assert run([*words, "--json"]) == 0
     launch, _, advice = advised(SLOW)

@@ -178,6 +178,14 @@ def test_another_framework_s_plan_is_exported_with_a_loss(tmp_path: Path) -> Non
     assert configured(one, tmp_path, allow_lossy=True).parallelism.tensor_parallel_degree == 2
 
 
+def test_one_microbatch_is_gpipes_order(tmp_path: Path) -> None:
+    """Which PyTorch's 1F1B refuses with fewer microbatches than stages."""
+    for microbatch, name in ((BATCH // 2, "GPipe"), (1, "1F1B")):
+        grid = parse_grid(f"pp4 dp2 mbs{microbatch} zero2")
+        found = configured(stored(grid, model="llama-3.1-8b", runtime="torchtitan"), tmp_path, allow_lossy=True)
+        assert found.parallelism.pipeline_parallel_schedule == name
+
+
 def test_uneven_stages_are_listed(tmp_path: Path) -> None:
     found = configured(stored(Grid(pp=4, dp=2, zero=3, layers=(7, 9, 9, 7))), tmp_path)
     stages = found.parallelism.module_fqns_per_model_part

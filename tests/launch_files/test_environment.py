@@ -57,3 +57,12 @@ def test_a_variable_that_megatron_needs_is_told() -> None:
     assert told == [True, False]
     alone = COMMAND.replace("parallel-size 2", "parallel-size 1")
     assert not any("CUDA_DEVICE_MAX_CONNECTIONS" in note for note in read(command=alone).notes)
+
+
+def test_megatron_fsdp_needs_another_value() -> None:
+    command = COMMAND.replace("--bf16", "--bf16 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params")
+    told = [
+        any("Megatron-FSDP stops" in note for note in read(*lines, command=command).notes)
+        for lines in ((), ("export CUDA_DEVICE_MAX_CONNECTIONS=1",))
+    ]
+    assert told == [False, True]

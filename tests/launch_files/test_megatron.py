@@ -189,6 +189,7 @@ def test_no_argument_has_two_verdicts() -> None:
         (f"{LLAMA} --tensor-model-parallel-size $TP", DataError, "the script does not say"),
         (f"{LLAMA} --use-megatron-fsdp --data-parallel-sharding-strategy all", DataError, "is not known here"),
         (f"{LLAMA} --recompute-granularity selective --recompute-modules nothing", DataError, "not known here"),
+        (f"{LLAMA} --yaml-cfg mine.yaml", DataError, "YAML is not read"),
         ("--nothing --at-all", DataError, "no setting that only one framework has"),
     ],
 )

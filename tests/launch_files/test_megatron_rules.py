@@ -17,6 +17,7 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.runtime.registry import is_runtime
 from shardwright.search.request import Request
 from shardwright.strategy.grid.axes import Recompute
+from shardwright.strategy.text.grid_notation import parse_grid
 
 SIZES = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --micro-batch-size 1 --global-batch-size 32 --bf16"
 PIPELINE = f"{SIZES} --tensor-model-parallel-size 1 --pipeline-model-parallel-size"
@@ -68,6 +69,10 @@ def test_unequal_layers_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (found["legal"], found["broken"][0]["rule"]) == (False, "launch.layers")
     assert "30 layers do not divide by 4 stages" in found["broken"][0]["message"]
     assert found["best"] is not None
+    # A change of one decision with which the launch would still not start is none.
+    assert found["changes"]
+    grids = [parse_grid(one["strategy"]) for one in found["changes"]]
+    assert all(30 % (grid.pp * grid.vpp) == 0 for grid in grids)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from shardwright.api.causes import job_causes
+from shardwright.api.causes import is_repaired, job_causes
 from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
 from shardwright.api.simulated import simulated
 from shardwright.errors import InfeasibleError, UsageError
@@ -96,6 +96,7 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
     space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
     best = _best(searched, facts, capacity=capacity, progress=progress)
     changes, considered = _changes(problem, space, facts, launch, now=now.prediction.step_time_s if now else 0.0, capacity=capacity)
+    changes = [one for one in changes if is_repaired(launch, one[1], problem.model)]
     whole = None
     if best is not None:
         # What a search sets to the runtime's own value is not set.

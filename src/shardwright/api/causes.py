@@ -11,11 +11,15 @@ from shardwright.api.simulated import simulated
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError
 from shardwright.launch_files.launch import Launch
+from shardwright.launch_files.megatron_rules import REFUSED_LAYERS
 from shardwright.launch_files.number_formats import half_settings
+from shardwright.model.ir.graph import Model
 from shardwright.program.legal import grid_violations
 from shardwright.search.advice import Change
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.facts import num_layers
 
 LEAST_GAIN: Final = 0.01
 """Least share of a step that a cause is told for."""
@@ -31,6 +35,14 @@ def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tupl
         return ()
     found = [change for one in _jobs(launch, request) if (change := _changed(launch, now, *one)) is not None]
     return tuple(sorted((change for change in found if change.gain > LEAST_GAIN), key=lambda change: -change.gain))
+
+
+def is_repaired(launch: Launch, grid: Grid, model: Model) -> bool:
+    """Whether a launch whose arguments its framework refuses would start with another strategy: stages with as many layers each repair
+    one rule, and no strategy the others.
+    """
+    layers = num_layers(model)
+    return all(one.rule == REFUSED_LAYERS and layers % (grid.pp * grid.vpp) == 0 for one in launch.refused)
 
 
 def _jobs(launch: Launch, request: Request) -> Iterator[tuple[str, Request, tuple[tuple[str, str], ...]]]:

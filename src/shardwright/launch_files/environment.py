@@ -55,5 +55,7 @@ def slowing_variables(environment: Mapping[str, str], *, counted: Mapping[str, s
 
 def needed_variables(framework: str, grid: Grid, environment: Mapping[str, str]) -> Iterator[str]:
     """A note on each variable that the framework needs for a strategy and that the script does not set."""
-    if framework in _MEGATRON and grid.tp * grid.cp > 1 and _CONNECTIONS not in environment:
+    if framework in _MEGATRON and grid.zero > 1 and environment.get(_CONNECTIONS) == "1":
+        yield f"the script sets {_CONNECTIONS}=1, at which Megatron-FSDP stops"
+    if framework in _MEGATRON and grid.zero < 2 and grid.tp * grid.cp > 1 and _CONNECTIONS not in environment:
         yield f"the script does not set {_CONNECTIONS}=1, without which Megatron-LM stops on Hopper and older with tp or cp above 1"

@@ -102,6 +102,11 @@ class MegatronReader:
         mentioned = {name for found in words.values() for name, _ in found}
         defaults = {name: value for name, value in self.defaults.items() if name not in mentioned}
         arguments = self.settled({**DEFAULTS, **defaults, **said})
+        if "yaml-cfg" in arguments:
+            raise DataError(
+                f"--yaml-cfg {arguments['yaml-cfg'][:60]}: Megatron-LM's YAML is not read, so the strategy is not known",
+                hint="give the launch as arguments",
+            )
         for name in UNDERSTOOD:
             require_value(name, arguments.get(name, ""))
         grid = _grid(arguments, model=model, devices=devices)

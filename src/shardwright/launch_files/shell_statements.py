@@ -10,7 +10,6 @@ from typing import Final
 from shardwright.errors import DataError
 
 _HERE: Final = re.compile(r"(?<!<)<<(-?)\s*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\2")
-_CONDITIONS: Final = ("if", "elif", "while", "until")
 _WITH_CONDITIONS: Final = re.compile(r"(?:(?:then|do|else|\{)\s+)*(?:if|elif|while|until)\s")
 
 

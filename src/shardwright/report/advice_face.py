@@ -134,7 +134,9 @@ def _better(launch: Launch, advice: Advice) -> list[RenderableType]:
 
 def _told(change: Change, step: float) -> RenderableType:
     """A change, its step, and the settings that go and come, as a launch has them."""
-    instead = f" instead of {format_seconds(step)}: {faster(change.step_time_s / step - 1)}" if step else ""
+    ratio = step / change.step_time_s
+    gain = f"{ratio:.1f} times as fast" if ratio >= 2 else faster(change.step_time_s / step - 1) if step else ""
+    instead = f" instead of {format_seconds(step)}: {gain}" if step else ""
     marked = [*(("- ", pair) for pair in change.removed), *(("+ ", pair) for pair in change.added)]
     lines = [Text(f"  {mark}{name}{'' if value == 'true' else f' {value}'}") for mark, (name, value) in marked]
     if not marked and step:
