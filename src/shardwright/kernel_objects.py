@@ -17,7 +17,8 @@ import llvmlite.binding as ll
 import llvmlite.ir as ir
 import numba
 import numpy as np
-from numba.core import cgutils, types
+from numba.core import cgutils
+from numba.core import types as numba_types
 from numba.np import numpy_support
 from numba.np.arrayobj import populate_array
 
@@ -26,6 +27,7 @@ from shardwright.compiled import KNOWN
 from shardwright.compiled_parts import Whole
 from shardwright.compiled_references import Reference, passed
 
+types: Any = numba_types
 RECIPE = 1
 """Raise it when this module or how kernels are put together changes, so that object files of earlier builds are not taken."""
 _SCALARS = {"int64": types.int64, "float64": types.float64, "bool": types.boolean}
@@ -239,7 +241,8 @@ def type_of(described: Any) -> Any:
         return _SCALARS[described]
     if "array" in described:
         form = described["array"]
-        dtype = np.lib.format.descr_to_dtype(form if isinstance(form, str) else [tuple(map(_listed, field)) for field in form])
+        descr_to_dtype: Any = np.lib.format.descr_to_dtype
+        dtype = descr_to_dtype(form if isinstance(form, str) else [tuple(map(_listed, field)) for field in form])
         layout = "C" if described["contiguous"] else "A"
         element = numpy_support.from_dtype(dtype)
         return types.Array(

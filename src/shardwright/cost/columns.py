@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
 
@@ -29,6 +28,7 @@ from shardwright.cost.logits import logits_bytes, loss_of
 from shardwright.cost.move_prices import lying_seconds
 from shardwright.cost.overlap import without_fused_overlap
 from shardwright.cost.parts import MODES, PARTS, PHASES
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.program.block.block import BlockProgram, Move
 from shardwright.program.block.grid_structure import Structure

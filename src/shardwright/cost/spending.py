@@ -10,13 +10,13 @@ themselves, the energy of links, hosts and idle devices, and that a device that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from shardwright.hardware.catalog.power import power_of
 from shardwright.hardware.cluster import Cluster
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIGA
 
 SECONDS_PER_HOUR: Final = 3600.0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.launch_files.shell_expand import MAX_VALUE, Values, expanded, words_of
 from shardwright.launch_files.shell_test import holds
+from shardwright.lazy_dataclass import dataclass
 
 MAX_SCRIPT: Final = 1_000_000
 MAX_STATEMENTS: Final = 20_000

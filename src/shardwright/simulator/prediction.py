@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shardwright.cost.spending import Spending
 from shardwright.hardware.device import Origin
+from shardwright.lazy_dataclass import dataclass
 
 OUTSIDE = ("communication", "context")
 """Items of a stage's memory that its framework's allocator does not know."""

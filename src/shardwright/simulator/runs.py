@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from shardwright.execute.training.rate import RateCurve
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.step_trace import StepTrace
 
 TEXT = "text"

@@ -8,7 +8,6 @@ that uses it rescales with the device. Source: aiconfigurator-core 0.12.0 (Apach
 from __future__ import annotations
 
 import importlib.resources
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import isclose
 from typing import Final
@@ -21,6 +20,7 @@ from shardwright.compiled import allocation_free, inner
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Evidence, GemmRates, Origin
+from shardwright.lazy_dataclass import dataclass
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 

@@ -6,7 +6,6 @@ Facts of their day: AWS's are those after its cut of June 2025. A device by itse
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -14,6 +13,7 @@ from shardwright.errors import UsageError, nearest
 from shardwright.hardware.catalog.catalog import accelerator_names, find_accelerator
 from shardwright.hardware.catalog.instances import find_instance, instance_names
 from shardwright.hardware.cluster import Cluster, NodeKind
+from shardwright.lazy_dataclass import dataclass
 
 _CATALOG: Final = "skypilot-org/skypilot-catalog, catalogs/v8"
 _AWS: Final = f"AWS us-east-1 on demand, Linux: {_CATALOG}/aws/vms.csv, commit 00148f2, after June 2025"

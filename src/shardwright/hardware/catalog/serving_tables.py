@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, SAME_LINKS, TABLES, CollectiveCurve
 from shardwright.hardware.catalog.octaves import OctaveGrid
 from shardwright.hardware.cluster import NodeKind
+from shardwright.lazy_dataclass import dataclass
 
 STEPS: Final = 12
 """Logarithms of ratios are stored in twelfths of an octave (6 %, so 3 % at most beside what was measured)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from shardwright.errors import ClusterError
@@ -15,6 +15,7 @@ from shardwright.hardware.inventories.inventory import Assumed, Found, Links, Wh
 from shardwright.hardware.inventories.merge import NodeSet
 from shardwright.hardware.inventories.products import nvlink_of
 from shardwright.hardware.link import Link
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -21,6 +20,7 @@ from shardwright.hardware.inventories.inventory import Found, Inventory, Links, 
 from shardwright.hardware.inventories.islands import island_sizes
 from shardwright.hardware.inventories.text import MAX_WORD, whole_number
 from shardwright.hardware.inventories.xml_tree import Element, parse_xml
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIGA, MEGA
 
 MAX_FUNCTIONS: Final = 1024

@@ -8,7 +8,6 @@ the text was copied. Source: the legend that the program prints.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from io import StringIO
 from itertools import combinations
 from typing import Final
@@ -17,6 +16,7 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.inventory import Found, Inventory, Links, SeenNode, What
 from shardwright.hardware.inventories.islands import island_sizes
 from shardwright.hardware.inventories.text import MAX_WORD, numbered_lines
+from shardwright.lazy_dataclass import dataclass
 
 MAX_COLUMNS: Final = 256
 MOST_LINKS: Final = 18

@@ -5,7 +5,7 @@ B0 is that of every member: a rank whose groups lie otherwise has other blocks (
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from shardwright.cost.bound_arrays import BY_MESH, Costs, Facts, Outer
 from shardwright.cost.bounds import bound_members
 from shardwright.cost.critical_path import path_seconds
 from shardwright.cost.step_costs import StepCosts, step_costs
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import first_of_each
 from shardwright.search.grid.lined import LineRows

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
@@ -16,6 +14,7 @@ from shardwright.cost.lines import INSIDE, OF_ULYSSES, Lines, lines_of
 from shardwright.cost.mesh_table import MeshTable, lies_in_units, mesh_table
 from shardwright.cost.sum_seconds import SumSpans
 from shardwright.hardware.cluster import Tier
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import Columns, distinct, first_of_each
 from shardwright.search.grid.members import Members

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -12,6 +11,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.bound_arrays import ChoiceArrays
 from shardwright.cost.degree_rows import Rows
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.grid.space import Space
 from shardwright.strategy.grid.rules import GridFacts, keeps

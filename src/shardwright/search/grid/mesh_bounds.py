@@ -15,7 +15,6 @@ ranks of 2 s, one chunk of two layers each, and 8 microbatches the last rank giv
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from typing import Final, NamedTuple
@@ -28,6 +27,7 @@ from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.known_rows import known_table
 from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -25,6 +25,7 @@ from shardwright.cost.parts import ATTENTION, EP, GEMM
 from shardwright.cost.step_bytes import StepBytes, reserve_factor, step_bytes
 from shardwright.cost.step_costs import StepCosts, step_costs
 from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.schedules.grid_order import order_violations
 from shardwright.schedules.registry import schedule_table
