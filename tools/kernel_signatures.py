@@ -38,11 +38,35 @@ COMMANDS = (
 )
 
 
+def describe(kind: Any) -> Any:
+    """A numba type as the file has it."""
+    import numpy as np
+    from numba.core import types
+    from numba.np import numpy_support
+
+    from shardwright.compiled_references import Reference
+
+    if isinstance(kind, Reference):
+        return describe(kind.held)
+    if isinstance(kind, types.BaseTuple):
+        of = getattr(kind, "instance_class", None)
+        return {"tuple": [describe(one) for one in kind]} | ({"class": f"{of.__module__}:{of.__qualname__}"} if of else {})
+    if isinstance(kind, types.Array):
+        dtype = np.lib.format.dtype_to_descr(numpy_support.as_dtype(kind.dtype))
+        return {
+            "array": dtype,
+            "dimensions": kind.ndim,
+            "contiguous": kind.layout == "C",
+            "writable": bool(kind.mutable),
+        }
+    if isinstance(kind, types.Boolean):
+        return "bool"
+    return "int64" if isinstance(kind, types.Integer) else "float64"
+
+
 def recorded() -> dict[str, list[Any]]:
     """The argument types of all kernels that this process has called."""
     from numba.core.dispatcher import Dispatcher
-
-    from shardwright.kernel_objects import describe
 
     result: dict[str, list[Any]] = {}
     for name, module in list(sys.modules.items()):

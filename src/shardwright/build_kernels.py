@@ -43,8 +43,8 @@ def default_path() -> Path:
 
 
 def build(path: Path, *, processes: int) -> None:
-    """Write the extension to `path`; NotBuiltError says why it cannot be. Kernels that have not changed since the last build of this checkout
-    are not compiled again.
+    """Write the extension to `path`; NotBuiltError says why it cannot be. Kernels that have not changed since the last build of this
+    checkout are not compiled again.
     """
     compiler = _c_compiler()
     if find_spec("numba") is None:

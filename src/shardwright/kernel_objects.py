@@ -213,30 +213,10 @@ def _code(kind: Any, dtypes: list[np.dtype[Any]], classes: list[str], *, result:
     return {types.float64: b"f", types.boolean: b"b"}[kind]
 
 
-def describe(kind: Any) -> Any:
-    """A numba type as JSON: "int64", "float64" or "bool"; {"array": dtype, "dimensions": n, ..};
+def type_of(described: Any) -> Any:
+    """The numba type that kernel_signatures.json describes: "int64", "float64" or "bool"; {"array": dtype, "dimensions": n, ..};
     {"tuple": items}, with its class if it is a NamedTuple.
     """
-    if isinstance(kind, Reference):
-        return describe(kind.held)
-    if isinstance(kind, types.BaseTuple):
-        of = getattr(kind, "instance_class", None)
-        return {"tuple": [describe(one) for one in kind]} | ({"class": f"{of.__module__}:{of.__qualname__}"} if of else {})
-    if isinstance(kind, types.Array):
-        dtype = np.lib.format.dtype_to_descr(numpy_support.as_dtype(kind.dtype))
-        return {
-            "array": dtype,
-            "dimensions": kind.ndim,
-            "contiguous": kind.layout == "C",
-            "writable": bool(kind.mutable),
-        }
-    if isinstance(kind, types.Boolean):
-        return "bool"
-    return "int64" if isinstance(kind, types.Integer) else "float64"
-
-
-def type_of(described: Any) -> Any:
-    """The numba type that `describe` described."""
     if isinstance(described, str):
         return _SCALARS[described]
     if "array" in described:

@@ -1,9 +1,9 @@
 """`dataclasses.dataclass`, which compiles the methods of frozen classes with slots when they are first called.
 
-The standard decorator writes and compiles six methods of each class as its module is imported: for all classes of a plan that is two
-thirds of the time that importing this package takes. Here `__init__`, `__repr__`, `__eq__` and `__hash__` are compiled on their first call,
-and one `__setattr__` and one `__delattr__` serve all classes. What the classes do is the same. Other settings, and classes that inherit from
-a dataclass, go to the standard decorator.
+The standard decorator writes and compiles six methods of each class as its module is imported: for all classes of a
+plan that is two thirds of the time that importing this package takes. Here `__init__`, `__repr__`, `__eq__` and
+`__hash__` are compiled on their first call, and one `__setattr__` and one `__delattr__` serve all classes. What the
+classes do is the same. Other settings, and classes that inherit from a dataclass, go to the standard decorator.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
-import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.cli import flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest

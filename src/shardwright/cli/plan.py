@@ -6,15 +6,11 @@ from importlib import import_module
 from math import inf
 from typing import Annotated
 
-import typer
-
 from shardwright.api import grids, problems
 from shardwright.cli import flags, interrupt, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
-from shardwright.files.stored import file_text, plan_document, stored_answer
-from shardwright.files.text import to_text
-from shardwright.report.terminal import render_answer
 from shardwright.search.engine.choose import PROCESSES, engine_of, require_engine
 from shardwright.search.request import HEADROOM, SEARCH_MEMORY
 from shardwright.search.summary import answer_line
@@ -88,15 +84,10 @@ def plan(
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
         answer = grids.plan(request, time_limit_s=time_limit, progress=report)
     interrupt.note(waited=answer.waited)
-    document = plan_document(answer)
-    if output is not None:
-        screen.save(output, file_text(stored_answer(answer), output))
-    if as_json:
-        screen.write(to_text({**document, "search_time_s": answer.search_time_s}))
-    elif quiet:
+    if output is not None or as_json or not quiet:
+        import_module("shardwright.cli.plan_screen").show(answer, output=output, as_json=as_json, quiet=quiet)
+    if quiet and not as_json:
         screen.write(answer_line(print_grid(answer.grid), step_time_s=answer.prediction.step_time_s))
-    else:
-        screen.show(render_answer(answer))
     raise typer.Exit(interrupt.code())
 
 

@@ -8,8 +8,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-import typer
-
 from shardwright.api.exact import plan_exact
 from shardwright.api.general import GeneralAnswer, stored_general
 from shardwright.api.joint import plan_joint
@@ -17,6 +15,7 @@ from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import Method, problem_of
 from shardwright.api.robust import plan_robust
 from shardwright.cli import interrupt, screen
+from shardwright.cli import light_typer as typer
 from shardwright.errors import UsageError
 from shardwright.files.stored import document_of, file_text
 from shardwright.files.text import to_text
