@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from threading import Thread
 from types import FunctionType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from shardwright.built_kernels import Kernel, Part, load_extension, use
+
+if TYPE_CHECKING:
+    import subprocess
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _C = TypeVar("_C", bound=type)
@@ -139,11 +142,13 @@ def helped(module: str, function: str) -> Iterator[None]:
 
 
 def _call_elsewhere(module: str, function: str) -> subprocess.Popen[bytes]:
-    nowhere, path = subprocess.DEVNULL, os.pathsep.join(filter(None, sys.path))
+    processes = import_module("subprocess")
+    nowhere, path = processes.DEVNULL, os.pathsep.join(filter(None, sys.path))
     code = f"from {module} import {function}; {function}()"
-    return subprocess.Popen(
+    started: subprocess.Popen[bytes] = processes.Popen(
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, stdin=nowhere, stdout=nowhere, stderr=nowhere
     )
+    return started
 
 
 def cores() -> int:
@@ -154,14 +159,24 @@ def cores() -> int:
 def side_by_side(calls: Iterable[Callable[[], None]]) -> None:
     """Make calls of kernels at once, each but the first on a thread of its own: machine code holds no lock of Python's."""
     first, *others = calls
-    if not others:
+    failed: list[BaseException] = []
+
+    def run(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:  # it is raised where the caller waits
+            failed.append(error)
+
+    threads = [Thread(target=run, args=(call,)) for call in others]
+    for thread in threads:
+        thread.start()
+    try:
         first()
-        return
-    with import_module("concurrent.futures").ThreadPoolExecutor(len(others)) as threads:
-        waiting = [threads.submit(call) for call in others]
-        first()
-    for one in waiting:
-        one.result()
+    finally:
+        for thread in threads:
+            thread.join()
+    if failed:
+        raise failed[0]
 
 
 def compiled(function: _F) -> _F:

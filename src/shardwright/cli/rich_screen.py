@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,20 +12,17 @@ from typing import Final
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from shardwright.cli import output
-from shardwright.cli.screen import WIDTH, Report
+from shardwright.cli.screen import Report
 
 SILENT_SECONDS: Final = 1.0
 
 
-def show(renderable: RenderableType) -> None:
-    """Print on standard output: in colour at the terminal's width; into a pipe plain, as wide as COLUMNS says, else `WIDTH`."""
+def show_on_terminal(renderable: RenderableType) -> bool:
+    """Print in colour on standard output where that is a terminal; whether it is."""
     console = Console(file=sys.stdout, highlight=False)
     if console.is_terminal:
         console.print(renderable, crop=False)
-    else:
-        columns = os.environ.get("COLUMNS", "")
-        output.write(plain(renderable, width=int(columns) if columns.isdecimal() and int(columns) else WIDTH))
+    return console.is_terminal
 
 
 def plain(renderable: RenderableType, *, width: int) -> str:

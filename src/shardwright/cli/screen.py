@@ -27,7 +27,9 @@ SIMULATING: Final = "simulate (the first run compiles kernels)"
 
 def show(renderable: RenderableType) -> None:
     """Print on standard output: in colour at the terminal's width; into a pipe plain, as wide as COLUMNS says, else `WIDTH`."""
-    import_module("shardwright.cli.rich_screen").show(renderable)
+    if not import_module("shardwright.cli.rich_screen").show_on_terminal(renderable):
+        columns = os.environ.get("COLUMNS", "")
+        output.write(plain(renderable, width=int(columns) if columns.isdecimal() and int(columns) else WIDTH))
 
 
 def plain(renderable: RenderableType, *, width: int = WIDTH) -> str:

@@ -10,7 +10,7 @@ from itertools import permutations
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray, listed
+from shardwright.arrays import FloatArray, IntArray, distinct, listed
 from shardwright.collectives.members import PairRates, side_of_span, span_of_devices
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
@@ -115,7 +115,7 @@ def _between_each(cluster: Cluster, kinds: tuple[int, ...]) -> tuple[PairRates, 
 def network_of_devices(problem: Problem, devices: tuple[int, ...]) -> Network:
     """The network that connects `devices`."""
     cluster = problem.cluster
-    return _network(Same(problem), (0,) if cluster.is_uniform else tuple(np.unique(groups_of(cluster, listed(devices))).tolist()))
+    return _network(Same(problem), (0,) if cluster.is_uniform else tuple(distinct(groups_of(cluster, listed(devices))).tolist()))
 
 
 @lru_cache(maxsize=256)

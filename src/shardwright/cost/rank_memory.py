@@ -61,8 +61,9 @@ def _rank_in_flight(table: ActionTable, rank: int) -> FloatArray:
     local = np.arange(int(chunk.max()) + 1)
     level = np.cumsum(np.where(chunk[:, None] == local[None, :], step[:, None], 0), axis=0)
     # A full forward is held until its gradients are done: peaks stand right after forwards.
-    held: FloatArray = np.unique(level[kind == F], axis=0).astype(np.float64)
-    return held
+    # Without asking for indices numpy imports its masked arrays to look for them.
+    held, _ = np.unique(level[kind == F], axis=0, return_index=True)
+    return np.asarray(held, dtype=np.float64)
 
 
 def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) -> int:

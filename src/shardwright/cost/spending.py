@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from shardwright.arrays import distinct
 from shardwright.hardware.catalog.power import power_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.lazy_dataclass import dataclass
@@ -49,7 +50,7 @@ def paid_devices(cluster: Cluster, working: Sequence[int]) -> tuple[tuple[int, .
     for group in cluster.groups:
         size = group.kind.num_devices
         own = devices[(devices >= first) & (devices < first + group.count * size)]
-        paid.append(len(np.unique((own - first) // size)) * size)
+        paid.append(len(distinct((own - first) // size)) * size)
         used.append(len(own))
         first += group.count * size
     return tuple(paid), tuple(used)

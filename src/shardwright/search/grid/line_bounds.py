@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bound_arrays import BY_MESH, Costs, Facts, Outer
 from shardwright.cost.bounds import bound_members
@@ -54,7 +55,7 @@ class _LineOuters:
 def _line_outers(prepared: Prepared, rows: LineRows) -> _LineOuters:
     outer = np.flatnonzero(rows.of_outer >= 0)
     counts = np.array([len(one.ways) for one in rows.lines])[rows.of_outer[outer]]
-    ways = [np.array([len(np.unique(line)) for line in one.ways]) for one in rows.lines]
+    ways = [np.array([len(arrays.distinct(line)) for line in one.ways]) for one in rows.lines]
     each = np.repeat(outer, counts)
     line = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)
     num_ways = np.concatenate([ways[place] for place in rows.of_outer[outer].tolist()]) if len(outer) else line

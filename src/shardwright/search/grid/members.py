@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bound_arrays import SCHEDULE_1F1B, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED
 from shardwright.lazy_dataclass import dataclass
@@ -158,7 +159,7 @@ def _largest(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
 
 def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
     """Cross with the legal (vpp, schedule) of each pp."""
-    lines = extended({"pp": np.unique(columns["pp"])}, "vpp", space.of("vpp"), facts)
+    lines = extended({"pp": arrays.distinct(columns["pp"])}, "vpp", space.of("vpp"), facts)
     cuts = zip(lines["pp"].tolist(), lines["vpp"].tolist(), strict=True)
     lines["largest"] = np.array([_largest(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts], dtype=np.int64)
     lines = extended(lines, "schedule", (SCHEDULES[str(name)] for name in space.of("schedule")), facts)

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.chunk_layout import ChunkLayout, layout_of
 from shardwright.cost.columns import LayerTable, layer_table
@@ -206,7 +207,7 @@ def _interleaves(space: Space, pp: IntArray, count: IntArray) -> BoolArray:
 def _by_rank(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, work: _Work, rows: IntArray) -> FloatArray:
     """The bound of some `rows`, rank by rank."""
     pp, found = meshes.columns["pp"][rows], np.full(len(rows), np.inf)
-    lines = _pipelines(Same(problem.model), tuple(np.unique(pp).tolist()), space.of("vpp"), space.first, space.last, facts.layers)
+    lines = _pipelines(Same(problem.model), tuple(arrays.distinct(pp).tolist()), space.of("vpp"), space.first, space.last, facts.layers)
     plain = any(not SCHEDULES[str(name)] for name in space.of("schedule"))
     start, end = (np.searchsorted(lines.pp, pp, side=side) for side in ("left", "right"))
     some = np.flatnonzero(end > start)

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from shardwright import arrays
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.chunk_layout import layout_of
 from shardwright.cost.critical_path import jitter
@@ -99,7 +100,7 @@ def _row(table: ActionTable, at: slice) -> Row:
     if one[last]:
         last += 1
     step = np.where(kind == _F, 1, np.where((kind == _B) | (kind == _W), -1, 0))
-    chunks = np.unique(chunk)
+    chunks = arrays.distinct(chunk)
     held = np.cumsum((chunk[:, None] == chunks) * step[:, None], axis=0)
     return Row(
         alone=_counted(actions[~one & ~other]),
