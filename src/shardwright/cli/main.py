@@ -57,11 +57,15 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _say_if_not_kept() -> None:
-    """Say that the next run will be as slow to start, and what would change that."""
+    """Say that the next run will be as slow, and what would change that."""
     compiled = sys.modules.get("shardwright.compiled")
     if compiled is not None and not compiled.kept:
         sys.stderr.write("note: this run compiled its kernels for itself: no folder to keep them in can be written\n")
         sys.stderr.write("hint: set NUMBA_CACHE_DIR to a folder that can\n")
+    built = sys.modules.get("shardwright.built_kernels")
+    if built is not None and "changed" in built.fallbacks.values():
+        sys.stderr.write("note: some kernels have changed since they were built, and ran in a slower form\n")
+        sys.stderr.write("hint: python -m shardwright.build_kernels\n")
 
 
 def _say(error: Exception, *, as_json: bool) -> int:
