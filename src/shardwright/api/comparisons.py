@@ -50,7 +50,7 @@ def _best(request: Request, progress: Progress | None) -> Simulation:
         mixed = plan_mixed(replace(request, top=0), progress=progress).simulation
         assert mixed is not None
         return mixed
-    answer = grids.plan(replace(request, top=0), progress=progress)
+    answer = grids.plan(replace(request, top=0), progress=progress, sensitive=False)
     assert answer.request is not None
     return Simulation(request=answer.request, name="", grid=answer.grid, plan=None, prediction=answer.prediction)
 

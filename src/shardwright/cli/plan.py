@@ -82,9 +82,10 @@ def plan(
             general.plan(request, method, time_limit=time_limit, engine=working, output=output, as_json=as_json, quiet=quiet)
         return
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
-        answer = grids.plan(request, time_limit_s=time_limit, progress=report)
+        shown = output is not None or as_json or not quiet
+        answer = grids.plan(request, time_limit_s=time_limit, progress=report, sensitive=shown)
     interrupt.note(waited=answer.waited)
-    if output is not None or as_json or not quiet:
+    if shown:
         import_module("shardwright.cli.plan_screen").show(answer, output=output, as_json=as_json, quiet=quiet)
     if quiet and not as_json:
         screen.write(answer_line(print_grid(answer.grid), step_time_s=answer.prediction.step_time_s))

@@ -45,10 +45,34 @@ def find(
     memory: int = SEARCH_MEMORY,
     progress: Progress | None = None,
 ) -> Answer:
-    """The best member of `space`, certified.
+    """The best member of `space`, certified: the answer of `search_and_answer`."""
+    return search_and_answer(
+        problem,
+        space,
+        facts,
+        capacity=capacity,
+        top=top,
+        limit=limit_of(time_limit_s, most_looks=most_looks, stop_at=stop_at),
+        memory=memory,
+        progress=progress,
+    )[0]
+
+
+def search_and_answer(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    *,
+    capacity: int,
+    top: int,
+    limit: Limit,
+    memory: int = SEARCH_MEMORY,
+    progress: Progress | None = None,
+) -> tuple[Answer, Searched]:
+    """The best member of `space`, certified, and the search that found it.
 
     Args:
-        time_limit_s: past it the best so far stands with its proven gap. most_looks, stop_at: see `search.limit.limit_of`.
+        limit: past it the best so far stands with its proven gap (`search.limit.limit_of`).
         memory: bytes that the search may take for members.
 
     Raises:
@@ -58,9 +82,10 @@ def find(
     if progress is not None:
         progress("load compiled kernels (the first run compiles them)", 0, 1)
     load_kernels()
-    begun, limit = time.monotonic(), limit_of(time_limit_s, most_looks=most_looks, stop_at=stop_at)
+    begun = time.monotonic()
     searched = search(problem, space, facts, capacity=capacity, top=top, limit=limit, memory=memory, progress=progress)
-    return replace(answer_of(problem, space, facts, searched, capacity=capacity, limit=limit), search_time_s=time.monotonic() - begun)
+    answer = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit)
+    return replace(answer, search_time_s=time.monotonic() - begun), searched
 
 
 def answer_of(problem: Problem, space: Space, facts: GridFacts, searched: Searched, *, capacity: int, limit: Limit) -> Answer:
