@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Int8Array = npt.NDArray[np.int8]
 RecordArray = npt.NDArray[np.void]
+_N = TypeVar("_N", bound=np.generic)
 
 
 @lru_cache(maxsize=512)
@@ -29,6 +31,12 @@ def distinct(values: IntArray) -> IntArray:
     first = np.ones(len(ordered), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return ordered[first]
+
+
+def distinct_rows(rows: npt.NDArray[_N]) -> npt.NDArray[_N]:
+    """Each row once, sorted: as `numpy.unique`, which imports masked arrays to look for them where it is asked for no indices."""
+    result, _ = np.unique(rows, axis=0, return_index=True)
+    return result
 
 
 def numbered_rows(rows: IntArray) -> IntArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from shardwright import __version__
@@ -33,12 +33,16 @@ Exit codes: 1 unexpected error, 2 usage, 3 model, 4 cluster, 5 strategy,
 """
 
 
-def run(arguments: Sequence[str]) -> int:
-    """The exit code of a command line; whatever goes wrong is said on standard error."""
+def run(arguments: Sequence[str], *, when_loaded: Callable[[], None] = lambda: None) -> int:
+    """The exit code of a command line; whatever goes wrong is said on standard error.
+
+    Args:
+        when_loaded: is called between the import of a verb and its work.
+    """
     words = list(arguments)
     try:
         output.prepare()
-        code = _dispatch(words)
+        code = _dispatch(words, when_loaded)
         output.finish()
         _say_if_not_kept()
         return code
@@ -83,7 +87,7 @@ def _say(error: Exception, *, as_json: bool) -> int:
     return error.exit_code
 
 
-def _dispatch(words: list[str]) -> int:
+def _dispatch(words: list[str], when_loaded: Callable[[], None]) -> int:
     if not words or words[0] in ("--help", "-h", "help"):
         output.write(help_text())
         return 0
@@ -94,7 +98,9 @@ def _dispatch(words: list[str]) -> int:
         raise UsageError("an argument is no text", hint="arguments are in UTF-8")
     if words[0].startswith("-"):
         raise UsageError(f"the first word must be a verb, not {words[0][:40]}", hint="shardwright --help lists the verbs")
-    return find_verb(words[0]).load()(words[1:])
+    verb = find_verb(words[0]).load()
+    when_loaded()
+    return verb(words[1:])
 
 
 def help_text() -> str:

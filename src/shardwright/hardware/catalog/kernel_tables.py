@@ -7,9 +7,9 @@ that uses it rescales with the device. Source: aiconfigurator-core 0.12.0 (Apach
 
 from __future__ import annotations
 
-import importlib.resources
 from functools import lru_cache, partial
 from math import isclose
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -310,7 +310,7 @@ def collective_curves(node: NodeKind) -> tuple[CollectiveCurve, ...]:
 
 @lru_cache(maxsize=16)
 def _read(name: str) -> KernelTables:
-    file = importlib.resources.files("shardwright.hardware.tables").joinpath(f"{name}.npz")
+    file = Path(__file__).parents[1] / "tables" / f"{name}.npz"
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         arrays: Arrays = {key: archive[key] for key in archive.files}
     by_kind: dict[str, dict[str, Arrays]] = {"gemm": {}, "attention": {}, "grouped": {}, "curve": {}}

@@ -7,10 +7,10 @@ price rescales with the device. Source: aiconfigurator-core 0.12.0 (Apache-2.0),
 
 from __future__ import annotations
 
-import importlib.resources
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -175,7 +175,7 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 @lru_cache(maxsize=16)
 def _read(name: str) -> ServingTables:
-    file = importlib.resources.files("shardwright.hardware.tables").joinpath(f"{name}-serving.npz")
+    file = Path(__file__).parents[1] / "tables" / f"{name}-serving.npz"
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         arrays: Arrays = {key: archive[key] for key in archive.files}
     kinds: dict[str, Arrays] = {}

@@ -159,7 +159,7 @@ def _priced_already(problem: Problem, known: Prepared, kinds: IntArray, sizes: I
     outer, members = known.members.outers.columns, known.members
     place = {tuple(row): at for at, row in enumerate(kinds.tolist())}
     of_mesh = np.array([place.get(tuple(row), -1) for row in _placed(members.meshes.columns).tolist()], dtype=np.int64)
-    rows = np.unique(np.stack([of_mesh[outer["mesh"]], np.searchsorted(sizes, outer["mbs"]), known.layer_row], axis=1), axis=0)
+    rows = arrays.distinct_rows(np.stack([of_mesh[outer["mesh"]], np.searchsorted(sizes, outer["mbs"]), known.layer_row], axis=1))
     kind, size, row = rows[rows[:, 0] >= 0].T
     for block, seconds in zip(found, _both_ways(known.layers), strict=True):
         np.minimum.at(block, (kind, size), seconds[row])
