@@ -13,12 +13,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as ll
-import llvmlite.ir as ir
 import numba
 import numpy as np
 from numba.core import cgutils
 from numba.core import types as numba_types
+from numba.core.cgutils import ir
+from numba.core.codegen import ll
 from numba.np import numpy_support
 from numba.np.arrayobj import populate_array
 

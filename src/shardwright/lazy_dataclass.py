@@ -146,7 +146,7 @@ def _in_words(cls: Any, method: str) -> Any:
 
 
 _assign = object.__setattr__
-SELDOM = 12
+SELDOM = 40
 """Calls that take less time without code of their own than compiling it takes."""
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.compiled import allocation_free, inner
 from shardwright.dtype import Dtype
+from shardwright.hardware import tables
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Evidence, GemmRates, Origin
 from shardwright.lazy_dataclass import dataclass
@@ -310,7 +311,7 @@ def collective_curves(node: NodeKind) -> tuple[CollectiveCurve, ...]:
 
 @lru_cache(maxsize=16)
 def _read(name: str) -> KernelTables:
-    file = Path(__file__).parents[1] / "tables" / f"{name}.npz"
+    file = Path(tables.__file__).with_name(f"{name}.npz")
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         arrays: Arrays = {key: archive[key] for key in archive.files}
     by_kind: dict[str, dict[str, Arrays]] = {"gemm": {}, "attention": {}, "grouped": {}, "curve": {}}

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from shardwright.arrays import FloatArray
 from shardwright.dtype import Dtype
+from shardwright.hardware import tables
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, SAME_LINKS, TABLES, CollectiveCurve
 from shardwright.hardware.catalog.octaves import OctaveGrid
 from shardwright.hardware.cluster import NodeKind
@@ -175,7 +176,7 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 @lru_cache(maxsize=16)
 def _read(name: str) -> ServingTables:
-    file = Path(__file__).parents[1] / "tables" / f"{name}-serving.npz"
+    file = Path(tables.__file__).with_name(f"{name}-serving.npz")
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         arrays: Arrays = {key: archive[key] for key in archive.files}
     kinds: dict[str, Arrays] = {}
