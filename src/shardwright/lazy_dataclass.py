@@ -188,8 +188,9 @@ def _settings(*, eq: bool, kw_only: bool) -> Any:
 def _record(cls: Any, *, eq: bool = True, kw_only: bool = False) -> Any:
     own = vars(cls)
     inherits = any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__[1:])
-    has_init_only = any("InitVar" in str(one) for one in own.get("__annotations__", {}).values())
-    if inherits or has_init_only or "__setattr__" in own or "__delattr__" in own:
+    hints: dict[str, Any] = own.get("__annotations__", {})
+    is_special = any(word in str(one) for one in hints.values() for word in ("InitVar", "ClassVar", "KW_ONLY"))
+    if inherits or is_special or "__setattr__" in own or "__delattr__" in own:
         return dataclasses.dataclass(frozen=True, slots=True, eq=eq, kw_only=kw_only)(cls)
     # Python sets __hash__ to None where a class has __eq__: that is not the class's own wish.
     has_hash = own.get("__hash__") is not None or ("__hash__" in own and "__eq__" not in own)
@@ -197,7 +198,12 @@ def _record(cls: Any, *, eq: bool = True, kw_only: bool = False) -> Any:
     left |= {"__hash__"} if has_hash else set()
     left |= set() if eq else {"__eq__", "__hash__"}
     has_state = "__getstate__" in own
+    # Most of what is left is to look whether texts of annotations name such a type: here none does.
+    cls.__annotations__ = dict.fromkeys(hints, object)
     made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
+    made.__annotations__ = hints
+    for name, hint in hints.items():
+        made.__dataclass_fields__[name].type = hint
     for method in _TEXTS:
         if method not in left:
             setattr(made, method, _on_first_call(made, method))
