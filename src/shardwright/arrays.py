@@ -35,7 +35,7 @@ def distinct(values: IntArray) -> IntArray:
 
 def distinct_rows(rows: npt.NDArray[_N]) -> npt.NDArray[_N]:
     """Each row once, sorted: as `numpy.unique`, which imports masked arrays to look for them where it is asked for no indices."""
-    result, _ = np.unique(rows, axis=0, return_index=True)
+    result: npt.NDArray[_N] = np.unique(rows, axis=0, return_index=True)[0]
     return result
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
@@ -107,27 +108,28 @@ def _compile(cls: Any, method: str) -> Any:
 def _in_words(cls: Any, method: str) -> Any:
     """A method that works without code of its own while it is called seldom; None where it has to be compiled."""
     fields = dataclasses.fields(cls)
-    compared = tuple(field.name for field in fields if field.compare)
-    hashed = tuple(field.name for field in fields if (field.compare if field.hash is None else field.hash))
     if method == "__hash__":
-        return lambda self: hash(tuple([getattr(self, name) for name in hashed]))
+        names = [field.name for field in fields if (field.compare if field.hash is None else field.hash)]
+        values = attrgetter(*names) if len(names) > 1 else None
+        return None if values is None else lambda self: hash(values(self))
     if method == "__eq__":
-
-        def equal(self: Any, other: Any) -> Any:
-            if other.__class__ is not self.__class__:
-                return NotImplemented
-            return tuple([getattr(self, name) for name in compared]) == tuple([getattr(other, name) for name in compared])
-
-        return equal
+        names = [field.name for field in fields if field.compare]
+        values = attrgetter(*names) if len(names) > 1 else None
+        return (
+            None
+            if values is None
+            else lambda self, other: values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
+        )
     if method != "__init__" or not all(field.kw_only and field.init for field in fields):
         return None
     defaults = [(field.name, field.default) for field in fields if field.default is not dataclasses.MISSING]
     factories = [(f.name, f.default_factory) for f in fields if f.default_factory is not dataclasses.MISSING]
-    names, required = {f.name for f in fields}, {f.name for f in fields} - {name for name, _ in (*defaults, *factories)}
+    known = {field.name for field in fields}
+    required = known - {name for name, _ in (*defaults, *factories)}
     finish = getattr(cls, "__post_init__", None)
 
     def init(self: Any, *values: Any, **named: Any) -> None:
-        if values or not (required <= named.keys() <= names):
+        if values or not (required <= named.keys() <= known):
             # Python's own words for what is wrong.
             _compile(cls, method)(self, *values, **named)
             return
@@ -146,7 +148,7 @@ def _in_words(cls: Any, method: str) -> Any:
 
 
 _assign = object.__setattr__
-SELDOM = 40
+SELDOM = 2
 """Calls that take less time without code of their own than compiling it takes."""
 
 
