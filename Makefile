@@ -8,6 +8,7 @@ FIND_PYTHON = for p in $(PYTHON) python3.11 python3 python3.12 python3.13 python
 PIP = $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 JOBS ?= 2
 MEASUREMENTS = $(wildcard benchmarks/published/*.csv)
+SOURCES = $(shell find src -name "*.py" -o -name "*.c" -o -name kernel_signatures.json)
 DEMO = llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048
 
 # Tests start many Pythons, and each would compile the package anew.
@@ -27,26 +28,33 @@ $(VENV)/bin/python:
 
 $(VENV)/.runs: pyproject.toml | $(VENV)/bin/python
 	@echo "installing shardwright (once)"
-	@$(PIP) --editable .
+	@SHARDWRIGHT_BUILD_KERNELS=no $(PIP) --editable .
 	@touch $@
 
 $(VENV)/.develops: pyproject.toml | $(VENV)/bin/python
 	@echo "installing shardwright and its development tools (once)"
-	@$(PIP) --editable '.[dev]'
+	@SHARDWRIGHT_BUILD_KERNELS=no $(PIP) --editable '.[dev]'
 	@touch $(VENV)/.runs $@
 
-env: $(VENV)/.develops ## make .venv with the package and its development tools
+# Machine code of kernels, with the numba that was just installed; those whose source is the same are not compiled again. Without a C
+# compiler it says so, and they run as numba compiles them.
+$(VENV)/.kernels: $(VENV)/.runs $(SOURCES)
+	@echo "building kernels"
+	@$(BIN)/python -m shardwright.build_kernels || true
+	@touch $@
 
-demo: $(VENV)/.runs ## plan Llama-3.1 405B on 16,384 H100 and print the answer
+env: $(VENV)/.develops $(VENV)/.kernels ## make .venv with the package and its development tools
+
+demo: $(VENV)/.runs $(VENV)/.kernels ## plan Llama-3.1 405B on 16,384 H100 and print the answer
 	@$(BIN)/shardwright plan $(DEMO)
 
-test: $(VENV)/.develops ## check every claim on some cases (under 8 minutes on 2 cores, 10 in a new environment; TESTS=tests/search for a part)
+test: $(VENV)/.develops $(VENV)/.kernels ## check every claim on some cases (under 8 minutes on 2 cores, 10 in a new environment; TESTS=tests/search for a part)
 	@$(BIN)/python -m pytest -q -n $(JOBS) $(TESTS)
 
-proof: $(VENV)/.develops ## the long proofs, on random cases of a new seed (SHARDWRIGHT_SEED=... repeats one)
+proof: $(VENV)/.develops $(VENV)/.kernels ## the long proofs, on random cases of a new seed (SHARDWRIGHT_SEED=... repeats one)
 	@$(BIN)/python -m pytest -q -n $(JOBS) -m proof $(TESTS)
 
-fuzz: $(VENV)/.develops ## a million inputs of a new seed over all parsers (SHARDWRIGHT_SEED=... repeats one; 15 minutes)
+fuzz: $(VENV)/.develops $(VENV)/.kernels ## a million inputs of a new seed over all parsers (SHARDWRIGHT_SEED=... repeats one; 15 minutes)
 	@$(BIN)/python -m tests.fuzz
 
 check: $(VENV)/.develops ## format, lint, types and the import law
@@ -59,11 +67,11 @@ format: $(VENV)/.develops ## format the code and mend what lint can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.develops ## time the bars (idle 2-core machine, median of 7)
+bench: $(VENV)/.develops $(VENV)/.kernels ## time the bars (idle 2-core machine, median of 7)
 	@$(BIN)/asv machine --yes >/dev/null
 	@$(BIN)/asv run --python=same --show-stderr
 
-accuracy: $(VENV)/.runs ## predict the project's own measured rows and write docs/accuracy.md and docs/serving-accuracy.md
+accuracy: $(VENV)/.runs $(VENV)/.kernels ## predict the project's own measured rows and write docs/accuracy.md and docs/serving-accuracy.md
 	@$(BIN)/shardwright validate $(MEASUREMENTS) -o docs/accuracy.md --save-folds benchmarks/published/folds.json
 	@$(BIN)/shardwright validate benchmarks/published/serving/*.csv -o docs/serving-accuracy.md --save-folds benchmarks/published/serving/slopes.json
 
@@ -72,5 +80,5 @@ fresh: ## the test suite from a fresh clone in a new environment
 	git clone --quiet . "$$directory/shardwright" && $(MAKE) -C "$$directory/shardwright" check test
 
 clean: ## remove the environment and the caches
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .asv
+	rm -rf $(VENV) build dist src/shardwright/_kernels.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .asv
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

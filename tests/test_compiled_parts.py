@@ -68,7 +68,7 @@ def printed(text: str, folder: Path) -> Any:
     pytest.importorskip("numba")
     program = folder / "program.py"
     program.write_text(text)
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "kept")}
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "kept"), "SHARDWRIGHT_KERNELS": "numba"}
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return ast.literal_eval(done.stdout)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tests.sources import trees
 
-ROOTS = ("shardwright", "shardwright.__main__", "shardwright.cli.main")
+ROOTS = ("shardwright", "shardwright.__main__", "shardwright.cli.main", "shardwright.build_kernels")
 
 
 def named_in(tree: ast.AST) -> Iterator[str]:

@@ -21,7 +21,7 @@ from scipy.optimize import linprog
 
 from shardwright.runtime.registry import load_runtime
 from shardwright.simulator.interval import COEFFICIENTS, UNSEEN
-from shardwright.simulator.runs import FRAMEWORK, Runs, runs_of
+from shardwright.simulator.runs import FRAMEWORK, Runs
 from shardwright.validation.judge import RowResult
 
 QUANTILE: Final = 0.78
@@ -96,6 +96,19 @@ def ran(row: RowResult) -> tuple[str, str]:
     return row.case.runtime, row.case.cluster.node.accelerator.name
 
 
+def runs_of(ran: Iterable[tuple[str, str]]) -> Runs:
+    """Of (runtime as text, accelerator) pairs."""
+    pairs, options = set(), set()
+    for text, accelerator in set(ran):
+        runtime = load_runtime(text)
+        pairs.add((runtime.base, accelerator))
+        options |= {*({**dict(runtime.own), **dict(runtime.options)}.items())}
+    return Runs(pairs=frozenset(pairs), options=frozenset(options))
+
+
 def runs_text(ran: Iterable[tuple[str, str]]) -> str:
-    """What `simulator.runs.shipped_runs` reads: a pair a line, sorted."""
-    return "[\n" + ",\n".join(json.dumps(list(pair)) for pair in sorted(set(ran))) + "\n]\n"
+    """The file that `shipped_runs` reads: the runs, and `runs_of` them, so that a prediction need not import all their frameworks."""
+    listed = sorted(set(ran))
+    found = {"ran": listed, "pairs": sorted(runs_of(listed).pairs), "options": sorted(runs_of(listed).options)}
+    parts = [f' "{name}": [\n' + ",\n".join(f"  {json.dumps(one)}" for one in rows) + "]" for name, rows in found.items()]
+    return "{\n" + ",\n".join(parts) + "\n}\n"

@@ -11,10 +11,10 @@ from importlib import import_module
 
 def main() -> None:
     """Run the command line and leave with its exit code; Ctrl-C ends it with one line and code 130 wherever it comes, also in an import."""
-    # Nearly all that imports and kernels make lives as long as the process: to look it through again and again is a tenth of a plan's time.
-    gc.set_threshold(50_000, 20, 20)
+    # All that imports make lives as long as the process: to look it through again and again is a tenth of a plan's time.
+    gc.disable()
     try:
-        code: int = import_module("shardwright.cli.main").run(sys.argv[1:])
+        code: int = import_module("shardwright.cli.main").run(sys.argv[1:], when_loaded=_collect)
     except KeyboardInterrupt:
         code = import_module("shardwright.cli.interrupt").say()
     # What was asked for is done: a Ctrl-C from here on would only spoil the exit code.
@@ -26,7 +26,16 @@ def main() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+    # Nor need what there is be looked through again.
+    gc.freeze()
     sys.exit(code)
+
+
+def _collect() -> None:
+    """Look for cycles from here on, seldom, and not among what there is by now."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Int8Array = npt.NDArray[np.int8]
 RecordArray = npt.NDArray[np.void]
+_N = TypeVar("_N", bound=np.generic)
 
 
 @lru_cache(maxsize=512)
@@ -52,6 +54,12 @@ def among_any(several: Sequence[IntArray]) -> BoolArray:
     for numbers in several:
         found[numbers] = True
     return found
+
+
+def distinct_rows(rows: npt.NDArray[_N]) -> npt.NDArray[_N]:
+    """Each row once, sorted: as `numpy.unique`, which imports masked arrays to look for them where it is asked for no indices."""
+    result: npt.NDArray[_N] = np.unique(rows, axis=0, return_index=True)[0]
+    return result
 
 
 def numbered_rows(rows: IntArray) -> IntArray:

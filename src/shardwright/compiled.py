@@ -1,19 +1,32 @@
-"""One door to numba: `compiled` compiles a function to machine code when numba is there, else leaves it as it is.
+"""Choose the form in which a kernel runs, once a process: built machine code, numba's, or Python. All give the same numbers, bit for bit.
 
-The package gives the same numbers without numba (integer clocks make the sums exact), only slower.
+A kernel is one Python function with a decorator of this module. Its forms are
+
+- "built": machine code of the extension, compiled when the package was built (`built_kernels`, `build_kernels`): numba is not imported;
+- "numba": compiled on this machine when it is first called, and kept in a cache on disk: a checkout without a C compiler;
+- "python": the function as it is written, where numba is missing as well.
+
+SHARDWRIGHT_KERNELS names a form to use; otherwise it is the first of these that is there.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from threading import Thread
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from shardwright.built_kernels import Kernel, Part, load_extension, use
+
+if TYPE_CHECKING:
+    import subprocess
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _C = TypeVar("_C", bound=type)
@@ -21,14 +34,41 @@ _C = TypeVar("_C", bound=type)
 kept = True
 """Machine code is kept for the next process. False where no folder for it can be written, so that every process compiles its own."""
 _SETTINGS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-_numba: Any = import_module("numba") if find_spec("numba") is not None else None
 KNOWN = ("0.68",)
 """Releases of numba whose way of putting code together `compiled_parts` and `compiled_references` change. With another one functions are
 compiled as numba does by itself: the same results, three times as slowly compiled and run.
 """
-_is_known = _numba is not None and _numba.__version__.rpartition(".")[0] in KNOWN
-_parts: Any = import_module("shardwright.compiled_parts") if _is_known else None
-_references: Any = import_module("shardwright.compiled_references") if _is_known else None
+_numba: Any = None
+_parts: Any = None
+_references: Any = None
+_passed_by_reference: list[type] = []
+
+
+def choose_form(wanted: str) -> str:
+    """The form that is used where `wanted` is asked for: "" stands for any, "parts" for what `build_kernels` compiles."""
+    extension = load_extension() if wanted in ("", "built") else None
+    if extension is not None:
+        use(extension)
+        return "built"
+    return "python" if wanted == "python" or find_spec("numba") is None else wanted if wanted == "parts" else "numba"
+
+
+def _import_numba() -> None:
+    """Import numba, and what changes how it puts code together. Where the form is "built", only when a kernel needs another one."""
+    global _numba, _parts, _references
+    if _numba is not None or form == "python" or find_spec("numba") is None:
+        return
+    _numba = import_module("numba")
+    if _numba.__version__.rpartition(".")[0] in KNOWN:
+        _parts, _references = import_module("shardwright.compiled_parts"), import_module("shardwright.compiled_references")
+        for one in _passed_by_reference:
+            _references.by_reference(one)
+
+
+form = choose_form(os.environ.get("SHARDWRIGHT_KERNELS", ""))
+"""The form that kernels of this process have."""
+if form in ("numba", "parts"):
+    _import_numba()
 
 
 def load() -> None:
@@ -121,11 +161,13 @@ def when_compiling(call: Callable[[], None]) -> Iterator[None]:
 
 
 def _call_elsewhere(module: str, function: str) -> subprocess.Popen[bytes]:
-    nowhere, path = subprocess.DEVNULL, os.pathsep.join(filter(None, sys.path))
+    processes = import_module("subprocess")
+    nowhere, path = processes.DEVNULL, os.pathsep.join(filter(None, sys.path))
     code = f"from {module} import {function}; {function}()"
-    return subprocess.Popen(
+    started: subprocess.Popen[bytes] = processes.Popen(
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, stdin=nowhere, stdout=nowhere, stderr=nowhere
     )
+    return started
 
 
 def cores() -> int:
@@ -136,30 +178,42 @@ def cores() -> int:
 def side_by_side(calls: Iterable[Callable[[], None]]) -> None:
     """Make calls of kernels at once, each but the first on a thread of its own: machine code holds no lock of Python's."""
     first, *others = calls
-    if not others:
+    failed: list[BaseException] = []
+
+    def run(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:  # it is raised where the caller waits
+            failed.append(error)
+
+    threads = [Thread(target=run, args=(call,)) for call in others]
+    for thread in threads:
+        thread.start()
+    try:
         first()
-        return
-    with import_module("concurrent.futures").ThreadPoolExecutor(len(others)) as threads:
-        waiting = [threads.submit(call) for call in others]
-        first()
-    for one in waiting:
-        one.result()
+    finally:
+        for thread in threads:
+            thread.join()
+    if failed:
+        raise failed[0]
 
 
 def compiled(function: _F) -> _F:
-    """`function` compiled in nopython mode and cached on disk; itself when numba is missing."""
-    return _jitted(function)
+    """`function` as a kernel that may make and return arrays."""
+    return _kernel(function)
 
 
 def allocation_free(function: _F) -> _F:
     """`compiled`, for what makes no arrays and returns none, else it is refused: a fifth less to compile without counts of references."""
-    return _jitted(function, _nrt=False)
+    return _kernel(function, _nrt=False)
 
 
 def by_reference(named_tuple: _C) -> _C:
     """A NamedTuple of arrays that compiled functions pass on as one number instead of hundreds (`compiled_references`)."""
     if _references is not None:
         _references.by_reference(named_tuple)
+    elif form == "built":
+        _passed_by_reference.append(named_tuple)
     return named_tuple
 
 
@@ -168,18 +222,16 @@ def inner(function: _F) -> _F:
 
     Its machine code is made and kept within theirs (`compiled_parts`).
     """
-    if _numba is None:
-        return function
-    settings = {**_SETTINGS, "no_cpython_wrapper": True, "_nrt": False}
-    if _parts is None:
-        return _numba.njit(**settings)(function)  # type: ignore[no-any-return]
-    result: _F = _parts.of_any_number(_numba.njit(**settings, pipeline_class=_parts.PartCompiler)(function))
-    return result
+    if form == "built":
+        return cast(_F, Part(cast(FunctionType, function), partial(_translate_part, _nrt=False)))
+    return _translate_part(function, _nrt=False)
 
 
 def inlined(function: _F) -> _F:
     """`inner`, and written out where it is called: for what runs once an event, and for the body of a kernel's outermost loop."""
-    return function if _numba is None else _numba.njit(**_SETTINGS, inline="always")(function)
+    if form == "built":
+        return cast(_F, Part(cast(FunctionType, function), _translate_inlined))
+    return _translate_inlined(function)
 
 
 def plain(function: _F) -> _F:
@@ -188,7 +240,15 @@ def plain(function: _F) -> _F:
     return result
 
 
-def _jitted(function: _F, **options: Any) -> _F:
+def _kernel(function: _F, **options: Any) -> _F:
+    if form == "built":
+        return cast(_F, Kernel(cast(FunctionType, function), partial(_translate, **options)))
+    return _translate_part(function, **options) if form == "parts" else _translate(function, **options)
+
+
+def _translate(function: _F, **options: Any) -> _F:
+    """What numba makes of a function that Python calls."""
+    _import_numba()
     if _numba is None:
         return function
     global kept
@@ -201,3 +261,21 @@ def _jitted(function: _F, **options: Any) -> _F:
         kept = False
         result = _numba.njit(**_SETTINGS, **options)(function)
     return result
+
+
+def _translate_part(function: _F, **options: Any) -> _F:
+    """What numba makes of a function that only others call."""
+    _import_numba()
+    if _numba is None:
+        return function
+    settings = {**_SETTINGS, "no_cpython_wrapper": True, **options}
+    if _parts is None:
+        return _numba.njit(**settings)(function)  # type: ignore[no-any-return]
+    result: _F = _parts.of_any_number(_numba.njit(**settings, pipeline_class=_parts.PartCompiler)(function))
+    return result
+
+
+def _translate_inlined(function: _F) -> _F:
+    """What numba makes of a function whose body replaces its calls."""
+    _import_numba()
+    return function if _numba is None else _numba.njit(**_SETTINGS, inline="always")(function)

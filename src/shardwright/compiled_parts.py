@@ -47,7 +47,7 @@ class _Part(_Library):
         return SimpleNamespace(set_env=lambda name, environment: None)
 
 
-class _Whole(_Library):
+class Whole(_Library):
     """With all parts."""
 
     def _optimize_final_module(self) -> None:
@@ -58,6 +58,14 @@ class _Whole(_Library):
                         # It is dropped where each call of it is written out.
                         self._final_module.get_function(function.name).linkage = "linkonce_odr"
         super()._optimize_final_module()
+
+    def linked(self) -> Any:
+        """The optimized module with all that it calls, to be compiled elsewhere: this process makes no machine code of it."""
+        for library in self._linking_libraries:
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        self._optimize_final_module()
+        self._final_module.verify()
+        return self._final_module
 
 
 class PartCompiler(Compiler):  # type: ignore[misc]
@@ -71,7 +79,7 @@ class WholeCompiler(Compiler):  # type: ignore[misc]
     """Of a function that Python calls."""
 
     def __init__(self, typing: Any, target: Any, library: Any, *rest: Any, **options: Any) -> None:
-        whole = library or _Whole(target.codegen(), "whole")
+        whole = library or Whole(target.codegen(), "whole")
         if library is None:
             whole.enable_object_caching()
         super().__init__(typing, target, whole, *rest, **options)

@@ -63,6 +63,11 @@ def _refer(value: Any, c: Any) -> Any:
     return None if held is None else Reference(held)
 
 
+passed: set[type] = set()
+"""Classes that compiled functions take by reference."""
+
+
 def by_reference(named_tuple: type) -> None:
     """Compiled functions take values of the class by reference from now on."""
     typeof_impl.register(named_tuple)(_refer)
+    passed.add(named_tuple)

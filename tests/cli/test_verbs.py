@@ -79,7 +79,7 @@ def test_plan_passes_everything_on(asked: list[Any]) -> None:
         space="exhaustive",
         top=2,
     )
-    assert options == {"time_limit_s": 9.0, "progress": None}
+    assert options == {"time_limit_s": 9.0, "progress": None, "sensitive": False}
 
 
 def test_degrees_are_pinned_as_grids_write_them(asked: list[Any]) -> None:

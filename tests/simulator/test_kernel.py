@@ -251,6 +251,7 @@ def interpreted() -> Iterator[tuple[ModuleType, ModuleType]]:
     """The kernels (events, longest path) as they are without numba."""
     names = [f"shardwright.simulator.kernel.{name}" for name in ("fixed", "heaps", "events", "longest_path")]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shardwright.compiled, "form", "python")
         patch.setattr(shardwright.compiled, "_numba", None)
         for name in names:
             patch.delitem(sys.modules, name)

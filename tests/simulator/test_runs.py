@@ -10,13 +10,13 @@ from shardwright.runtime.options import chosen
 from shardwright.runtime.registry import load_runtime
 from shardwright.simulator.interval import COEFFICIENTS
 from shardwright.simulator.predict import predict
-from shardwright.simulator.runs import FRAMEWORK, OPTIONS, PAIR, runs_of, shipped_runs
+from shardwright.simulator.runs import FILE, FRAMEWORK, OPTIONS, PAIR, shipped_runs
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.validation.case import Case
 from shardwright.validation.rows import to_case
 from tests.search.problems import real_problem
 from tests.validation.published import facts, rows
-from tools.interval_fit import runs_text
+from tools.interval_fit import runs_of, runs_text
 
 RAN = (("megatron-core-0.12 tp_overlap=none", "h100-sxm"), ("nemo-24.07", "a100-sxm-80gb"))
 
@@ -47,8 +47,8 @@ def test_the_shipped_runs_are_those_of_the_tables() -> None:
         if isinstance(c := to_case(row, facts=facts()), Case) and c.measured_s
     ]
     ran = [(case.runtime, case.cluster.node.accelerator.name) for case in cases]
-    assert shipped_runs() == runs_of(ran)
-    assert runs_text([*RAN, *RAN]) == '[\n["megatron-core-0.12 tp_overlap=none", "h100-sxm"],\n["nemo-24.07", "a100-sxm-80gb"]\n]\n'
+    assert shipped_runs() == runs_of(ran), "python tools/shipped_runs.py"
+    assert FILE.read_text(encoding="utf-8") == runs_text(ran)
 
 
 def test_a_framework_that_no_run_confirms_has_a_wider_interval() -> None:

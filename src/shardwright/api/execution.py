@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from shardwright.api.problems import Progress, problem_of
@@ -17,6 +17,7 @@ from shardwright.execute.proof.proof import Proof
 from shardwright.files.profile_file import read_profile
 from shardwright.files.stored import StoredSimulation
 from shardwright.hardware.catalog.catalog import find_accelerator
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 from shardwright.program.stages.parts import plan_stages, working_devices

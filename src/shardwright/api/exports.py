@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from shardwright.export.launchers.launcher import Launch, Launcher
 from shardwright.export.launchers.registry import LAUNCHERS
 from shardwright.export.placement import Placement, placement_files, placement_of
 from shardwright.export.registry import TARGETS
+from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.form import grid_form
 from shardwright.strategy.grid.meshes import Mesh, meshes_of
 

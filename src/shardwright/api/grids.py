@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 
 from shardwright.api.nearby import nearby
@@ -12,16 +12,17 @@ from shardwright.files.leaves import require_same
 from shardwright.files.stored import StoredPlan, document_of, stored_answer
 from shardwright.hardware.overrides import scale_network
 from shardwright.hardware.reliability import reliability_of
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import options_said
 from shardwright.search.answer import Answer, Goodput, Nearby, Sensitivity, Unsearched
 from shardwright.search.grid.by_mesh import Searched, search
-from shardwright.search.grid.find import answer_of, find
+from shardwright.search.grid.find import answer_of, search_and_answer
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.recheck import Recheck, recheck
 from shardwright.search.grid.space import Space, row_of
 from shardwright.search.grid.unsearched import unsearched
-from shardwright.search.limit import STOP, Limit
+from shardwright.search.limit import STOP, Limit, limit_of
 from shardwright.search.request import Request
 from shardwright.simulator.simulate import plan_of_grid, simulate_grid
 from shardwright.strategy.grid.axes import Grid
@@ -32,9 +33,9 @@ from shardwright.units import GIGA
 NOTABLE_DEVICES = 512
 
 
-def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Progress | None = None) -> Answer:
-    """The best strategy of the space, certified; with the next best ones, what 10 % less network costs (of a search without a time limit),
-    and goodput at scale.
+def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Progress | None = None, sensitive: bool = True) -> Answer:
+    """The best strategy of the space, certified; with the next best ones, what 10 % less network costs (of a search without a time limit,
+    where it is `sensitive`), and goodput at scale.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -44,18 +45,18 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
     facts = facts_of(problem)
     space = space_of(request, problem, facts)
     capacity = capacity_of(request, problem)
-    answer = find(
+    answer, searched = search_and_answer(
         problem,
         space,
         facts,
         capacity=capacity,
         top=request.top + 1,
-        time_limit_s=time_limit_s,
+        limit=limit_of(time_limit_s),
         memory=request.search_memory,
         progress=progress,
     )
-    sensitive = time_limit_s == float("inf") and not answer.certificate.stopped_at
-    return _completed(request, problem, space, facts, answer, sensitive=sensitive, progress=progress)
+    known = searched if sensitive and time_limit_s == float("inf") and not answer.certificate.stopped_at else None
+    return _completed(request, problem, space, facts, answer, searched=known, progress=progress)
 
 
 def unsearched_of(answer: Answer) -> Unsearched:
@@ -80,13 +81,22 @@ def unsearched_beside(request: Request, strategy: Grid | Plan, *, step_time_s: f
 
 
 def _completed(
-    request: Request, problem: Problem, space: Space, facts: GridFacts, answer: Answer, *, sensitive: bool, progress: Progress | None
+    request: Request,
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    answer: Answer,
+    *,
+    searched: Searched | None,
+    progress: Progress | None,
 ) -> Answer:
-    """`answer` with all that is not of the search itself; without what further searches say, where they were stopped by hand."""
+    """`answer` with all that is not of the search itself; without what further searches say, where they were stopped by hand, or where
+    there is no finished search for them to begin from.
+    """
     slower: Sensitivity | None = None
     others: tuple[Nearby, ...] = ()
-    if sensitive:
-        slower = _sensitivity(request, problem, row_of(space, answer.grid), facts, answer.grid, progress)
+    if searched is not None:
+        slower = _sensitivity(request, problem, row_of(space, answer.grid), facts, answer.grid, searched, progress)
         others = nearby(request, problem, answer, progress=progress)
     return replace(
         answer,
@@ -99,19 +109,28 @@ def _completed(
 
 
 def _sensitivity(
-    request: Request, problem: Problem, space: Space, facts: GridFacts, grid: Grid, progress: Progress | None
+    request: Request, problem: Problem, space: Space, facts: GridFacts, grid: Grid, searched: Searched, progress: Progress | None
 ) -> Sensitivity | None:
+    """The best plan where the network is slower. A bound of a step is none the lower for it: meshes that were bounded above what the same
+    plan takes then are not looked at again.
+    """
     if problem.cluster.num_devices <= problem.cluster.node.island:
         return None
     slower = replace(problem, cluster=scale_network(problem.cluster, factor=0.9))
-    capacity, memory = capacity_of(request, problem), request.search_memory
-    again = find(slower, space, facts, capacity=capacity, top=1, memory=memory, progress=progress)
-    return Sensitivity(
-        change="10 % less bandwidth between nodes",
-        same_plan_s=simulate_grid(slower, grid).step_time_s,
-        best_s=again.prediction.step_time_s,
-        best_grid=again.grid,
+    same_s = simulate_grid(slower, grid).step_time_s
+    again = search(
+        slower,
+        space,
+        facts,
+        capacity=capacity_of(request, problem),
+        top=1,
+        limit=limit_of(float("inf")),
+        memory=request.search_memory,
+        progress=progress,
+        keeps=lambda meshes: searched.may_reach(meshes, space, same_s),
     )
+    best, *_ = again.outcome.ranked
+    return Sensitivity(change="10 % less bandwidth between nodes", same_plan_s=same_s, best_s=best.step_time_s, best_grid=best.grid)
 
 
 def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
@@ -194,5 +213,5 @@ def repeated(request: Request, stopped_at: int, *, sensitive: bool, progress: Pr
         problem, space, facts, capacity=capacity, top=request.top + 1, limit=limit, memory=request.search_memory, progress=progress
     )
     found = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit)
-    answer = _completed(request, problem, space, facts, found, sensitive=sensitive, progress=progress)
+    answer = _completed(request, problem, space, facts, found, searched=searched if sensitive else None, progress=progress)
     return Repeated(problem=problem, space=space, facts=facts, searched=searched, answer=answer)

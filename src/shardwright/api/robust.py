@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from shardwright.api.mixed import NAME, choices_for, roomy
@@ -11,6 +11,7 @@ from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of
 from shardwright.api.simulated import simulated
 from shardwright.errors import UsageError
 from shardwright.hardware.states import State, in_state, shares_of
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.certificate import Certificate, claim
 from shardwright.search.engine.protocol import Engine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -12,6 +12,7 @@ from shardwright.api.problems import Progress
 from shardwright.api.serving import serving_problem
 from shardwright.errors import DataError, StrategyError, UsageError
 from shardwright.execute.serve.served import Log, ServedProof
+from shardwright.lazy_dataclass import dataclass
 from shardwright.serving.deployment import Pool, Worker
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.on_worker import on_worker

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shardwright.api.problems import problem_of
 from shardwright.files.stored import StoredSimulation
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of

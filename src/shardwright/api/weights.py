@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright.errors import DataError, UsageError, nearest
 from shardwright.execute.state.folders import MANIFEST, latest
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.families.huggingface import load_config
 
 DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32", "fp64": "F64"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -15,6 +15,7 @@ from shardwright.hardware.catalog.catalog import find_accelerator
 from shardwright.hardware.profile.apply import profiled_cluster
 from shardwright.hardware.profile.profile import Profile
 from shardwright.job.border import job_from_flags
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from shardwright.calibrate.measure_attention import attention_shapes, generations, measure_attention
 from shardwright.calibrate.measure_elements import element_sizes, measure_copies, measure_elements
@@ -13,6 +12,7 @@ from shardwright.calibrate.timing import TORCH_DTYPES, Timer, native_dtypes
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError
 from shardwright.hardware.profile.profile import AttentionPoint, GemmPoint
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,12 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from shardwright.errors import DataError
 from shardwright.hardware.profile.profile import KernelShare
+from shardwright.lazy_dataclass import dataclass
 
 MAX_FILE_BYTES: Final = 1024**3
 _LONGEST_S: Final = 1e6

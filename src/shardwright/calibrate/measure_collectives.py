@@ -6,7 +6,6 @@ import queue
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +13,7 @@ from typing import Any, Final
 from shardwright.calibrate.collective_rank import run_rank
 from shardwright.calibrate.processes import context
 from shardwright.errors import DataError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import KIB
 
 KINDS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")

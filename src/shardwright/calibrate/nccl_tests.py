@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.hardware.profile.profile import bus_share
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import scale_decimal
 
 MAX_FILE_BYTES: Final = 64 * 1024**2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch.nn import functional
 
 from shardwright.calibrate.timing import TORCH_DTYPES
 from shardwright.dtype import Dtype
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
 import torch
 
 from shardwright.dtype import Dtype
+from shardwright.lazy_dataclass import dataclass
 
 TORCH_DTYPES: Final = {
     Dtype.FP32: torch.float32,

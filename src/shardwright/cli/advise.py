@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from shardwright.api import advice as api
 from shardwright.api.problems import load_cluster
 from shardwright.cli import flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.cli.counts import read_batch, read_count
 from shardwright.errors import UsageError

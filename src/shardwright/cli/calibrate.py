@@ -6,11 +6,10 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from shardwright.calibrate import request as calibration
 from shardwright.calibrate.settings import Calibration
 from shardwright.cli import flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest

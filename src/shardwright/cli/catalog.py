@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
-import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.cli import flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
@@ -22,6 +22,7 @@ from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.hardware.device import Accelerator
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import PRECISIONS
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.catalog.catalog import ENTRIES
 from shardwright.report.layout import Words
 from shardwright.report.tables import plain_table

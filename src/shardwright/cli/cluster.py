@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from shardwright.api.clusters import ALL_FORMATS, read_cluster, show_cluster
 from shardwright.cli import flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verbs
 from shardwright.errors import UsageError
 from shardwright.files.text import to_text

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from shardwright.api import comparisons
 from shardwright.cli import fit, flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.text import to_text
 from shardwright.report.comparison import comparison_document, ranked, render_comparison

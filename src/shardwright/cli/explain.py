@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 
-import typer
 from rich.console import Group
 
 from shardwright.api import simulations
 from shardwright.cli import fit, flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.plan_file import read_saved, require_whole
 from shardwright.files.stored import StoredPlan, document_of

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from shardwright.api.exports import export_plan, write_export
 from shardwright.api.stored import stored_plan
 from shardwright.cli import flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.export.hosts import parse_hosts
 from shardwright.export.launchers.registry import LAUNCHERS

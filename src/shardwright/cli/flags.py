@@ -12,8 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from shardwright.cli import light_typer as typer
 from shardwright.cli.counts import read_batch, read_count
 from shardwright.errors import UsageError
 from shardwright.hardware.catalog.prices import price_name

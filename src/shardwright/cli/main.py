@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -37,12 +37,16 @@ Exit codes: 1 unexpected error, 2 usage, 3 model, 4 cluster, 5 strategy,
 COMPILING: Final = "note: compiling the kernels for this machine, once: this may take half a minute\n"
 
 
-def run(arguments: Sequence[str]) -> int:
-    """The exit code of a command line; whatever goes wrong is said on standard error."""
+def run(arguments: Sequence[str], *, when_loaded: Callable[[], None] = lambda: None) -> int:
+    """The exit code of a command line; whatever goes wrong is said on standard error.
+
+    Args:
+        when_loaded: is called between the import of a verb and its work.
+    """
     words = list(arguments)
     try:
         output.prepare()
-        code = _dispatch(words)
+        code = _dispatch(words, when_loaded)
         output.finish()
         _say_if_not_kept()
         return code
@@ -61,11 +65,15 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _say_if_not_kept() -> None:
-    """Say that the next run will be as slow to start, and what would change that."""
+    """Say that the next run will be as slow, and what would change that."""
     compiled = sys.modules.get("shardwright.compiled")
     if compiled is not None and not compiled.kept:
         sys.stderr.write("note: this run compiled its kernels for itself: no folder to keep them in can be written\n")
         sys.stderr.write("hint: set NUMBA_CACHE_DIR to a folder that can\n")
+    built = sys.modules.get("shardwright.built_kernels")
+    if built is not None and "changed" in built.fallbacks.values():
+        sys.stderr.write("note: some kernels have changed since they were built, and ran in a slower form\n")
+        sys.stderr.write("hint: python -m shardwright.build_kernels\n")
 
 
 def _say(error: Exception, *, as_json: bool) -> int:
@@ -83,7 +91,7 @@ def _say(error: Exception, *, as_json: bool) -> int:
     return error.exit_code
 
 
-def _dispatch(words: list[str]) -> int:
+def _dispatch(words: list[str], when_loaded: Callable[[], None]) -> int:
     if not words or words[0] in ("--help", "-h", "help"):
         output.write(help_text())
         return 0
@@ -95,6 +103,7 @@ def _dispatch(words: list[str]) -> int:
     if words[0].startswith("-"):
         raise UsageError(f"the first word must be a verb, not {words[0][:40]}", hint="shardwright --help lists the verbs")
     verb = find_verb(words[0]).load()
+    when_loaded()
     with _compiling_told(seen=sys.stderr.isatty() and not {"--json", "--quiet"} & set(words)):
         return verb(words[1:])
 

@@ -7,30 +7,25 @@ from dataclasses import replace
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Final
-
-import typer
-from rich.console import Group
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from shardwright.api import grids, problems
 from shardwright.cli import fit, flags, interrupt, screen
-from shardwright.cli.beside import Beside
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
-from shardwright.files.faces import filed
-from shardwright.files.stored import file_text, plan_document, stored_answer
-from shardwright.files.text import to_text
-from shardwright.report.terminal import render_answer
 from shardwright.search.engine.choose import PROCESSES, engine_of, require_engine
-from shardwright.search.limit import STOP
 from shardwright.search.request import HEADROOM, SEARCH_MEMORY, Request
-from shardwright.search.simulation import Simulation
 from shardwright.search.summary import answer_line, misfit_text
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
 
+if TYPE_CHECKING:
+    from shardwright.cli.beside import Beside
+    from shardwright.search.simulation import Simulation
+
 AUTO: Final = "auto"
-Cost = Callable[[Simulation], Beside]
+Cost = Callable[["Simulation"], "Beside"]
 """What is shown beside an answer."""
 SPACE_HELP = (
     "What is searched. standard: grids of the usual values; exhaustive: grids of every legal value; joint: layers of each stage, its "
@@ -106,25 +101,18 @@ def plan(
         import_module("shardwright.cli.plan_general").plan(request, method, time_limit=time_limit, engine=working, **shown)
 
 
-def _plan_grids(request: Request, *, time_limit: float, cost: Cost, output: Path | None, as_json: bool, quiet: bool) -> None:
+def _plan_grids(request: Request, *, time_limit: float, cost: Cost | None, output: Path | None, as_json: bool, quiet: bool) -> None:
     """Search a space of grids, show the answer, and end the program with its exit code."""
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
-        answer = grids.plan(request, time_limit_s=time_limit, progress=report)
+        shown = output is not None or as_json or not quiet
+        answer = grids.plan(request, time_limit_s=time_limit, progress=report, sensitive=shown)
     interrupt.note(waited=answer.waited)
-    stored = stored_answer(answer)
-    left = None if (quiet and not as_json) or STOP.is_set() else grids.unsearched_of(answer)
-    if output is not None:
-        screen.save(output, file_text(stored, output))
-    beside = cost(stored.simulation)
-    if as_json:
-        searched = {"search_time_s": answer.search_time_s, "unsearched": filed(left, names={})}
-        screen.write(to_text({**plan_document(answer), **searched, **beside.document}))
-    elif quiet:
-        found = answer.prediction
+    if shown:
+        import_module("shardwright.cli.plan_screen").show(answer, cost=cost, output=output, as_json=as_json, quiet=quiet)
+    found = answer.prediction
+    if quiet and not as_json:
         screen.write(answer_line(print_grid(answer.grid), step_time_s=found.step_time_s, misfit=misfit_text(found)))
-    else:
-        screen.show(Group(render_answer(answer, left=left), *beside.sections))
-    raise typer.Exit(interrupt.code() or fit.exit_code(answer.prediction))
+    raise typer.Exit(interrupt.code() or fit.exit_code(found))
 
 
 def _scale(given: Mapping[str, Any]) -> None:
@@ -139,7 +127,7 @@ def _scale(given: Mapping[str, Any]) -> None:
     trials.show_scaling(flags.read_request(given), given["devices"], tokens=tokens, prices=prices, **shown)
 
 
-def _asked(given: Mapping[str, Any]) -> tuple[Request, Cost]:
+def _asked(given: Mapping[str, Any]) -> tuple[Request, Cost | None]:
     """The request with its batch chosen, and what is shown beside the answer: how the batch was chosen, what training costs."""
     tokens, prices, text = flags.read_tokens(given["tokens"]), flags.read_prices(given["price"]), given["global_batch"]
     if prices and not tokens:
@@ -148,18 +136,15 @@ def _asked(given: Mapping[str, Any]) -> tuple[Request, Cost]:
     if given["critical_batch"] and not automatic:
         raise UsageError("--critical-batch is for --global-batch auto", hint="drop it, or --global-batch auto")
     if not (automatic or tokens):
-        return flags.read_request(given), _nothing
+        return flags.read_request(given), None
     trials = import_module("shardwright.cli.trials")
-    request, chosen = flags.read_request({**given, "global_batch": "1"} if automatic else given), Beside()
+    request = flags.read_request({**given, "global_batch": "1"} if automatic else given)
+    chosen = trials.NOTHING
     if automatic:
         silent = given["quiet"] or given["as_json"]
         batch, chosen = trials.choose_batch(request, text, critical=given["critical_batch"], tokens=tokens, quiet=silent)
         request = replace(request, global_batch=batch)
     return request, lambda simulation: chosen + trials.training_cost(simulation, tokens=tokens, prices=prices)
-
-
-def _nothing(_: Simulation) -> Beside:
-    return Beside()
 
 
 main = verb(plan, name="plan")

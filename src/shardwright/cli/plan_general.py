@@ -8,7 +8,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-import typer
 from rich.console import Group
 
 from shardwright.api.exact import plan_exact
@@ -18,6 +17,7 @@ from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import Method, problem_of
 from shardwright.api.robust import plan_robust
 from shardwright.cli import fit, interrupt, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.beside import Beside
 from shardwright.cli.frameworks import frameworks_of
 from shardwright.errors import UsageError
@@ -46,7 +46,7 @@ def plan(
     *,
     time_limit: float,
     engine: Engine,
-    cost: Callable[[Simulation], Beside],
+    cost: Callable[[Simulation], Beside] | None,
     output: Path | None,
     as_json: bool,
     quiet: bool,
@@ -66,7 +66,7 @@ def plan(
     left = unsearched_of_joint(answer) if isinstance(answer, JointAnswer) and (as_json or not quiet) and not STOP.is_set() else None
     if output is not None:
         screen.save(output, file_text(stored, output))
-    beside = frameworks_of(stored) + cost(stored.simulation)
+    beside = frameworks_of(stored) + (Beside() if cost is None else cost(stored.simulation))
     if as_json:
         searched = {} if left is None else {"unsearched": filed(left, names={})}
         screen.write(to_text({**document, "search_time_s": answer.search_time_s, **searched, **beside.document}))

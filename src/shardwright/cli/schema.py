@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from shardwright.cli import flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.schemas import schema_of
 from shardwright.files.text import to_text

@@ -1,4 +1,4 @@
-"""Where a verb writes: results to standard output or a file, progress to standard error."""
+"""Where a verb writes: results to standard output or a file, progress to standard error. rich is imported where it draws."""
 
 from __future__ import annotations
 
@@ -8,42 +8,34 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from io import StringIO
+from importlib import import_module
 from pathlib import Path
-from threading import Timer
-from typing import Final
-
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from typing import TYPE_CHECKING, Final
 
 from shardwright.cli import output
 from shardwright.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 Report = Callable[[str, int, int], None]
 """Called with the phase, how much of it is done, and how much there is (0 = not known)."""
 
 WIDTH: Final = 118
-SILENT_SECONDS: Final = 1.0
 SIMULATING: Final = "simulate (the first run compiles kernels)"
 
 
 def show(renderable: RenderableType) -> None:
     """Print on standard output: in colour at the terminal's width; into a pipe plain, as wide as COLUMNS says, else `WIDTH`."""
-    console = Console(file=sys.stdout, highlight=False)
-    if console.is_terminal:
-        console.print(renderable, crop=False)
-    else:
+    if not import_module("shardwright.cli.rich_screen").show_on_terminal(renderable):
         columns = os.environ.get("COLUMNS", "")
         output.write(plain(renderable, width=int(columns) if columns.isdecimal() and int(columns) else WIDTH))
 
 
 def plain(renderable: RenderableType, *, width: int = WIDTH) -> str:
     """What a renderable looks like without colour, with nothing at the ends of lines."""
-    text = StringIO()
-    Console(file=text, width=width, highlight=False, color_system=None, force_terminal=False, legacy_windows=False).print(
-        renderable, crop=False
-    )
-    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+    text: str = import_module("shardwright.cli.rich_screen").plain(renderable, width=width)
+    return text
 
 
 def write(text: str) -> None:
@@ -154,31 +146,5 @@ def progress(
     if quiet:
         yield None
         return
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        console=console or Console(file=sys.stderr, highlight=False),
-        transient=True,
-    )
-    start = clock()
-    task = bar.add_task(doing, total=None)
-    # What is reported once and then takes long, as compiling does, must be seen too.
-    late = Timer(SILENT_SECONDS, bar.start)
-    late.daemon = True
-    late.start()
-
-    def report(phase: str, done: int, total: int) -> None:
-        bar.update(task, description=phase, completed=done, total=total or None)
-        if clock() - start >= SILENT_SECONDS and not bar.live.is_started:
-            bar.start()
-
-    try:
+    with import_module("shardwright.cli.rich_screen").progress(doing=doing, console=console, clock=clock) as report:
         yield report
-    finally:
-        late.cancel()
-        late.join()
-        if bar.live.is_started:
-            bar.stop()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from shardwright.api import serving
 from shardwright.api.serving_execution import served_execution
 from shardwright.cli import flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.text import to_text
 from shardwright.report.serving_face import estimate_document, render_estimate, render_serving, serving_document

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 
-import typer
 from rich.console import Group
 
 from shardwright.api import simulations
 from shardwright.cli import fit, flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.stored import file_text, prediction_document, stored_simulation
 from shardwright.files.text import to_text

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from shardwright.api.execution import tokenise as made
 from shardwright.cli import flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.text import to_text
 from shardwright.units import format_count

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 from shardwright.api import traces as api
 from shardwright.api.stored import stored_plan
 from shardwright.cli import flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
 from shardwright.files.plan_file import read_saved

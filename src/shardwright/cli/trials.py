@@ -22,6 +22,9 @@ from shardwright.search.summary import answer_line, misfit_text
 
 _RANGE: Final = re.compile(r"\s*(.+?)\s*(?:\.\.|:)\s*(.+?)\s*")
 
+NOTHING = Beside()
+"""Nothing beside an answer."""
+
 
 def read_devices(text: str) -> tuple[int, ...]:
     """``"8..512"`` as 8, 16, .., 512; ``"8,24,64"`` as these.

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from shardwright.api import why as api
 from shardwright.cli import flags, screen
+from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.plan_file import parse_saved, read_saved, require_whole
 from shardwright.files.text import to_text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from shardwright.collectives.linear import Line, LinearAlgorithm
 from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span
 from shardwright.errors import RuntimeModelError
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.distinct import distinct_groups
 from shardwright.collectives.span import Span
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

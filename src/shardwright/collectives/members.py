@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import IntArray, numbers_of
+from shardwright.arrays import IntArray, distinct, numbers_of
 from shardwright.collectives.span import Between, Span, bandwidths
 from shardwright.hardware.cluster import Tier
 from shardwright.hardware.graph import Units
@@ -57,7 +57,7 @@ def _between(
     """The links of each two units that the group lies in."""
     if rates is None or len(inside) < 2 or len(inside[-1]) < 2:
         return None
-    here = np.unique(units[-2].of(places)).tolist()
+    here = distinct(units[-2].of(places)).tolist()
     bandwidth, latency_s = (tuple(tuple(rate[one][other] for other in here) for one in here) for rate in rates)
     return Between(units=inside, bandwidth=bandwidth, latency_s=latency_s)
 

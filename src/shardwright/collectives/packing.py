@@ -21,12 +21,11 @@ Nash-Williams 1961 (J. London Math. Soc. 36): trees and partitions; Patarasu & Y
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.layout import Layout
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,12 @@ place of its own if it has all that its own has. Anything else would count a mem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.layout import Layout, hop_seconds, link_seconds
 from shardwright.errors import RuntimeModelError
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

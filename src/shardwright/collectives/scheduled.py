@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +14,7 @@ from shardwright.collectives.extent import extent_of
 from shardwright.collectives.layout import Layout, layouts_of, link_seconds
 from shardwright.collectives.span import Span
 from shardwright.collectives.tree_schedule import PARTS, Tree, tree_lines, tree_sum
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

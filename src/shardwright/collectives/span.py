@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
@@ -11,6 +10,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.hardware.cluster import Tier
+from shardwright.lazy_dataclass import dataclass
 
 _BEYOND: Final = 2.0**50
 

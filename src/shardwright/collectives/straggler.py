@@ -17,7 +17,6 @@ late member, and n - 2 + log2(n) rounds for powers of two (from memory). The ass
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from typing import Final
@@ -30,6 +29,7 @@ from shardwright.collectives.algorithm import Collective, require
 from shardwright.collectives.extent import Extent, extent_of, per_tier
 from shardwright.collectives.schedule import Schedule, proven_sum
 from shardwright.collectives.span import Span
+from shardwright.lazy_dataclass import dataclass
 
 MOST_MEMBERS: Final = 64
 _FEW: Final = 8

@@ -10,7 +10,7 @@ so the time over all P is the least of some lines. All trees run at the same tim
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -19,6 +19,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.layout import Layout
 from shardwright.collectives.schedule import Schedule, proven_sum, round_costs
+from shardwright.lazy_dataclass import dataclass
 
 PARTS: Final = tuple(2**power for power in range(11))
 

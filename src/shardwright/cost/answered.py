@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -19,6 +18,7 @@ from shardwright.cost.move_prices import one_move_seconds
 from shardwright.cost.work_prices import cut_product, cut_seconds, gemm_shape, products, unquantised_operators, work_seconds
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
 from shardwright.hardware.device import Evidence, Origin
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.program.block.block import BlockWork, Kernel, Move, Phase
 from shardwright.program.block.cell_structure import on_replica

@@ -6,7 +6,6 @@ Few different degrees are ever asked for: many meshes share them, and so do the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -19,6 +18,7 @@ from shardwright.cost.host import HostClock, PairedLayer
 from shardwright.cost.parts import ATTENTION, ELEMENT, GEMM, MODES, PARTS, PHASES
 from shardwright.cost.redone import redone_share
 from shardwright.cost.work_prices import cut_product, cut_seconds, products, summed_seconds, unquantised_operators, work_seconds
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block import BlockProgram, Kernel, Move, Phase, Recomputable, Saved
 from shardwright.program.block.rebuilt import rebuilt
 from shardwright.program.block.sizes import Degrees, evaluate

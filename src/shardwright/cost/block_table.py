@@ -6,7 +6,6 @@ Every tier of bounds and the simulation compose rows of this table; nobody price
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any
@@ -26,6 +25,7 @@ from shardwright.cost.option_memory import dispatch_buffers
 from shardwright.cost.overlap import products_yield
 from shardwright.cost.parts import ACROSS, ELEMENT, EP, GEMM, LAUNCH, PART_OF_AXIS, PHASES
 from shardwright.cost.redone import moved_again
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block import BlockProgram, Move, Phase
 from shardwright.program.block.local_size import is_hybrid
 from shardwright.program.block.sizes import Degrees

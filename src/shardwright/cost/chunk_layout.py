@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import has_backward
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model

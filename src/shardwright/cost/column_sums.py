@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from shardwright.cost.parameters import ELEMENTS, KINDS, PASSES, gathered_matric
 from shardwright.cost.sum_seconds import OfLayer, SumSpans, broadcast_seconds, fetch_seconds, layer_seconds, sum_spans, wire_shares
 from shardwright.cost.sum_sizes import sum_sizes
 from shardwright.job.training import TrainingJob
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block import BlockProgram
 from shardwright.runtime.runtime import Runtime
 

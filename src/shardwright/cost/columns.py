@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray, distinct
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
 from shardwright.cost.block_sums import BlockSums, MetSums, Variant, block_sums, members_along, met_degrees
@@ -29,6 +28,7 @@ from shardwright.cost.logits import logits_bytes, loss_of
 from shardwright.cost.move_prices import lying_seconds
 from shardwright.cost.overlap import without_fused_overlap
 from shardwright.cost.parts import MODES, PARTS, PHASES
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.program.block.block import BlockProgram, Move
 from shardwright.program.block.grid_structure import Structure
@@ -213,7 +213,7 @@ def _alike_groups(problem: Problem, rows: Rows, network: Network) -> list[_Alike
     flags = np.stack([rows["sp"], rows["gather"], routed, shared, _within(rows, network), all_alike(rows, network)])
     code = (1 << np.arange(len(flags))) @ flags
     found = []
-    for number in np.unique(code).tolist():
+    for number in distinct(code).tolist():
         sp, gather, route, one_key, near, _ = (bool(number >> bit & 1) for bit in range(len(flags)))
         structure = Structure(sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key)
         found.append(_Alike(places=np.flatnonzero(code == number), structure=structure, within=near))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
@@ -21,6 +20,7 @@ from shardwright.hardware.cluster import Cluster, Tier
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.graph import Units, units_of
 from shardwright.hardware.link import Link
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -5,7 +5,7 @@ Rates come from the accelerator (measured or fitted tables, or stated defaults);
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from shardwright.hardware.catalog.constants import SHIPPED, Constants, clock_rat
 from shardwright.hardware.catalog.kernel_tables import attention_fraction, gemm_correction, grouped_correction
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape, Mask
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Scaling
 

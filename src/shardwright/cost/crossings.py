@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -13,6 +12,7 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.device_network import group_span, network_of_devices, plan_units, rate_of_level, rates_between
 from shardwright.hardware.graph import Units, level_between
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 from shardwright.program.stages.edges import Messages

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import permutations
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray, numbers_of
+from shardwright.arrays import FloatArray, IntArray, distinct, numbers_of
 from shardwright.collectives.members import PairRates, side_of_span, span_of_devices
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
 from shardwright.hardware.graph import Units, at_work, group_ends, groups_of, levels_of, units_of, zone_rates
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 
@@ -117,7 +118,7 @@ def network_of_devices(problem: Problem, devices: Sequence[int]) -> Network:
     if cluster.is_uniform:
         return _network(Same(problem), (0,))
     groups = groups_of(cluster, numbers_of(devices))
-    return _network(Same(problem), tuple(np.unique(groups).tolist()))
+    return _network(Same(problem), tuple(distinct(groups).tolist()))
 
 
 @lru_cache(maxsize=256)

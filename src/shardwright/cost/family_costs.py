@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from math import prod
@@ -29,6 +28,7 @@ from shardwright.cost.priced import Choices, Priced
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.cost.step_costs import StepCosts, compose
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import has_backward
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import TABLES, Dim, ParameterClass

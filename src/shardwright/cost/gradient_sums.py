@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain, compress, repeat
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from shardwright.cost.owner_exchange import owner_seconds
 from shardwright.cost.parameters import KINDS, PASSES, gathered_matrices, trained_matrices
 from shardwright.cost.sum_seconds import OfLayer, SumSpans, broadcast_seconds, fetch_seconds, layer_seconds, wire_shares
 from shardwright.cost.sum_sizes import gradient_bytes, sum_sizes
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import without_gradient
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.tensor import ParameterClass

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.lazy_dataclass import dataclass
 
 INSIDE: Final = ("tp", "ulysses", "ring", "etp", "ep", "coset")
 """Axes of the groups that a layer's communication joins."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.cost.host import DISPATCH_SHARE
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 
 Spent: TypeAlias = tuple[FloatArray | float, FloatArray | float, FloatArray | float]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.arrays import IntArray
@@ -11,6 +9,7 @@ from shardwright.cost.chunk_layout import ChunkLayout, first_layers
 from shardwright.cost.columns import LayerTable
 from shardwright.cost.mesh_table import MeshTable
 from shardwright.cost.parts import MODES
+from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.axes import Grid, Recompute
 
 

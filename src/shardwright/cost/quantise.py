@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.compute import Machine
 from shardwright.hardware.catalog.constants import family_of
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block import Phase
 from shardwright.program.block.narrow import is_scaled_by_block, scaled_width
 from shardwright.runtime.runtime import Scaling

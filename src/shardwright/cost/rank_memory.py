@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import FloatArray, IntArray, distinct_rows
 from shardwright.cost.step_bytes import StepBytes, held_bytes
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, B, F, W
@@ -61,8 +61,7 @@ def _rank_in_flight(table: ActionTable, rank: int) -> FloatArray:
     local = np.arange(int(chunk.max()) + 1)
     level = np.cumsum(np.where(chunk[:, None] == local[None, :], step[:, None], 0), axis=0)
     # A full forward is held until its gradients are done: peaks stand right after forwards.
-    held: FloatArray = np.unique(level[kind == F], axis=0).astype(np.float64)
-    return held
+    return np.asarray(distinct_rows(level[kind == F]), dtype=np.float64)
 
 
 def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) -> int:

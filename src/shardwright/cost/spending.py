@@ -10,12 +10,12 @@ themselves, the energy of links, hosts and idle devices, and that a device that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.arrays import among, numbers_of
 from shardwright.hardware.catalog.power import power_of
 from shardwright.hardware.cluster import Cluster
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIGA
 
 SECONDS_PER_HOUR: Final = 3600.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -13,6 +12,7 @@ from shardwright.cost.family_costs import FamilyCosts, slice_lengths
 from shardwright.cost.pairs import Taken, taken_of
 from shardwright.cost.parts import ATTENTION, CP, EP, GEMM, TP
 from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Holders, class_numbers

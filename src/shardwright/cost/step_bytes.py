@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -16,6 +16,7 @@ from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.parts import EP
 from shardwright.cost.priced import Choices, Priced, grid_choices
 from shardwright.cost.terms import gathered_elements, parameter_bytes, reserved_bytes, temporary_bytes
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from shardwright.cost.terms import (
     gathers_again,
     optimizer_seconds,
 )
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.stages.chunks import Content
 from shardwright.strategy.grid.axes import Grid

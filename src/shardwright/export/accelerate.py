@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.dtype import Dtype
@@ -32,6 +31,7 @@ from shardwright.export.launched import nodes_of, unlike_nodes
 from shardwright.export.nested import Pair, nested
 from shardwright.export.start import MASTER, NODE, PORT, start_script
 from shardwright.export.yaml_text import yaml_text
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import ElementKernels
 from shardwright.strategy.grid.axes import Grid, Recompute

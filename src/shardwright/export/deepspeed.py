@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.dtype import Dtype
@@ -30,6 +29,7 @@ from shardwright.export.lacking import (
 from shardwright.export.nested import Pair, Settings, nested, settings_of
 from shardwright.export.options import flags_set
 from shardwright.export.start import start_script, torchrun
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import ElementKernels
 from shardwright.strategy.grid.axes import Grid, Recompute

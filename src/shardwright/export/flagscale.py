@@ -7,7 +7,6 @@ flagscale/runner/runner_train.py and runner/utils.py (`flatten_dict_to_args`), a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from shardwright.export.exporter import ExportFile, Given, Shortfall, title
@@ -16,6 +15,7 @@ from shardwright.export.megatron_arguments import SHARDED, arguments, megatron_s
 from shardwright.export.nested import Settings
 from shardwright.export.yaml_text import yaml_text
 from shardwright.hardware.cluster import Cluster
+from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.meshes import Mesh, joined, stages_of
 
 CONFIG, TRAIN = "config.yaml", "train/plan.yaml"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.errors import DataError
+from shardwright.lazy_dataclass import dataclass
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
 _SLOTS: Final = re.compile(r"slots=([1-9][0-9]{0,6})", re.ASCII)

@@ -7,7 +7,6 @@ Source of the fields: MaxText 0.2.5, configs/base.yml and configs/types.py (`Max
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.dtype import Dtype
@@ -28,6 +27,7 @@ from shardwright.export.options import flags_set
 from shardwright.export.published import other_numbers, published
 from shardwright.export.start import GPUS, MASTER, NODE, NODES, PORT, start_script
 from shardwright.export.yaml_text import yaml_text
+from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.axes import Grid, Recompute
 
 FILE, SCRIPT = "maxtext.yml", "train.sh"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.export.exporter import ExportFile, Given, Shortfall
 from shardwright.export.lacking import another_framework
 from shardwright.export.megatron_arguments import SHARDED, UNSAID, arguments, megatron_shortfalls, of_environment, unsaid_options
 from shardwright.export.start import start_script, torchrun
+from shardwright.lazy_dataclass import dataclass
 
 SCRIPT: Final = "pretrain.sh"
 FRAMEWORK: Final = "Megatron-Core"

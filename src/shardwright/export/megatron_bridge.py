@@ -9,13 +9,13 @@ and models/gpt_provider.py; of Megatron-Core 0.19.2, what these inherit.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.export.bridge_fields import Field, fields_of
 from shardwright.export.exporter import ExportFile, Given, Shortfall, in_quotes, title
 from shardwright.export.lacking import another_framework
 from shardwright.export.megatron_arguments import ASYNC, arguments, megatron_shortfalls, unsaid_options
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import TpOverlap
 

@@ -8,7 +8,6 @@ parallel/context.py (`_init_process_group_without_moe`), of stages, models/base.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -30,6 +29,7 @@ from shardwright.export.nested import Pair, nested, settings_of
 from shardwright.export.options import flags_set
 from shardwright.export.start import start_script, torchrun
 from shardwright.export.yaml_text import yaml_text
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.axes import Grid, Recompute
 

@@ -10,13 +10,14 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.export.exporter import ExportFile, Given, one_line
 from shardwright.export.hosts import Host
 from shardwright.hardware.cluster import Cluster, NodeKind
+from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.ranks import coordinates
 from shardwright.strategy.plan.stages import Stage

@@ -6,7 +6,6 @@ Source of the fields: torchtitan 0.3.0, config/configs.py, distributed/parallel_
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.dtype import Dtype
@@ -24,6 +23,7 @@ from shardwright.export.lacking import (
 )
 from shardwright.export.published import other_numbers, published
 from shardwright.export.start import start_script, torchrun
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.runtime.options import chosen

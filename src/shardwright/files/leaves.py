@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import isclose
 from typing import Any, Final
 
 from shardwright.errors import DataError
 from shardwright.files.text import kept
+from shardwright.lazy_dataclass import dataclass
 
 DRIFT: Final = 1e-8
 """Relative difference of numbers that are the same at the nine digits that files keep."""

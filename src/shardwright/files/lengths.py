@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from shardwright.errors import DataError
 from shardwright.files.stored import StoredPlan, StoredSimulation
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.frames import MixedPart
 from shardwright.search.scenarios import ScenariosPart
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ from shardwright.files.places import is_same
 from shardwright.files.plan_file import parse_saved
 from shardwright.files.stored import StoredPlan, StoredSimulation
 from shardwright.files.text import read_text
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.asked import asked_model
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model

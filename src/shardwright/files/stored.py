@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from shardwright.files.faces import Names, filed
 from shardwright.files.places import relative_to
 from shardwright.files.text import digest_of, to_text
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.answer import Alternative, Answer, Goodput, Nearby, Sensitivity
 from shardwright.search.certificate import Certificate

@@ -7,12 +7,13 @@ scale-out network from leaf to core. A tier's link is one device's share of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Final
 
 from shardwright.hardware.device import Accelerator, Evidence, Origin
 from shardwright.hardware.link import Link
 from shardwright.hardware.zones import ZoneLink
+from shardwright.lazy_dataclass import dataclass
 
 IN_THE_FILE: Final = Origin(evidence=Evidence.ASSUMED, reference="given in the cluster file")
 ONE_SWITCH: Final = Origin(evidence=Evidence.ASSUMED, reference="no switch tiers are given; a cluster file can (docs/clusters.md)")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from shardwright.dtype import Dtype as Dtype
+from shardwright.lazy_dataclass import dataclass
 
 
 class Evidence(StrEnum):

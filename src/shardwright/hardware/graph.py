@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, groupby, product
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray, numbers_of
 from shardwright.hardware.cluster import Cluster, NodeKind, Tier
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

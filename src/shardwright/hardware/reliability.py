@@ -6,11 +6,11 @@ up to what the storage of Llama 3's cluster sustains in all, and ten minutes for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device import Evidence, Origin
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIGA, TERA
 
 STORAGE_PER_DEVICE: Final = 0.15 * GIGA

@@ -5,7 +5,7 @@ A state only takes away, so no plan is faster in it than on the cluster as it is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import ClusterError
@@ -14,6 +14,7 @@ from shardwright.hardware.device import Accelerator
 from shardwright.hardware.link import Link
 from shardwright.hardware.overrides import scale_network
 from shardwright.hardware.zones import ZoneLink
+from shardwright.lazy_dataclass import dataclass
 
 MOST_STATES: Final = 64
 

@@ -6,12 +6,12 @@ A link is what one node has to the nodes of another zone, in one direction, as c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import permutations
 from typing import Final
 
 from shardwright.errors import ClusterError, nearest
 from shardwright.hardware.link import Link
+from shardwright.lazy_dataclass import dataclass
 
 MAX_ZONES: Final = 64
 MAX_DOLLARS: Final = 1000.0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
 from shardwright.job.training import OF_TEXT, Optimizer, SequenceLength, TrainingJob
+from shardwright.lazy_dataclass import dataclass
 
 MAX_TOKENS: Final = 2**32
 MAX_SAMPLES: Final = 2**32

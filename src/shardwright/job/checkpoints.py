@@ -6,10 +6,11 @@ projections in 16 bits but for the last one, and gpt-oss has four bits in its ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from shardwright.job.serving import NumberFormat, OperatorPrecision, Precision
+from shardwright.lazy_dataclass import dataclass
 
 BF16: Final = OperatorPrecision()
 FP8: Final = OperatorPrecision(weights=NumberFormat.FP8, activations=NumberFormat.FP8)

@@ -6,7 +6,7 @@ DeepSpeedPlugin) and parallelism_config.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -16,6 +16,7 @@ from shardwright.launch_files.deepspeed import DEEPSPEED
 from shardwright.launch_files.deepspeed import IGNORED as OF_DEEPSPEED
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import Launch, Verdict, Written, by_name, count
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid, Recompute

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.launch_files.launch import count
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import LINEAR
 from shardwright.runtime.arguments import Arguments

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Final, Protocol
 
 from shardwright.errors import DataError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.arguments import Arguments
 
 

@@ -6,7 +6,7 @@ Source of names and defaults: GPT-NeoX main of 2026-05, configs/neox_arguments.m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -18,6 +18,7 @@ from shardwright.launch_files.launch import Launch, Written, by_name, count, jud
 from shardwright.launch_files.megatron import MegatronReader
 from shardwright.launch_files.model_sizes import compared_sizes
 from shardwright.launch_files.refusals import OFF, refuse, refused
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 

@@ -10,10 +10,10 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from shardwright.errors import DataError, ShardwrightError
+from shardwright.lazy_dataclass import dataclass
 
 KINDS: Final = frozenset(
     {

@@ -7,7 +7,7 @@ model/model_utils/checkpointing.py, model/adapter.py and examples/deepspeed
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -20,6 +20,7 @@ from shardwright.launch_files.refusals import refuse, refused
 from shardwright.launch_files.trainer import FSDP, OF_TRANSFORMERS, REPLICAS_ALONE, TrainerReader, Words, files_of, on
 from shardwright.launch_files.trainer_words import IGNORED
 from shardwright.launch_files.transformers_trainer import normal
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid

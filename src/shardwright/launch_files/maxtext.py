@@ -5,7 +5,6 @@ Source of names and defaults: MaxText 0.2.5, configs/base.yml and configs/types.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -17,6 +16,7 @@ from shardwright.launch_files.degrees import launch_of
 from shardwright.launch_files.launch import Launch, Written, by_name, count, require_value
 from shardwright.launch_files.model_sizes import MAXTEXT as SIZES
 from shardwright.launch_files.model_sizes import compared_name, compared_sizes
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid, Recompute

@@ -6,7 +6,7 @@ Source of names and defaults: Megatron-LM, megatron/training/arguments.py of Meg
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -20,6 +20,7 @@ from shardwright.launch_files.megatron_rules import REFUSED_LAYERS, idle_argumen
 from shardwright.launch_files.megatron_versions import meant, runtime_of
 from shardwright.launch_files.megatron_words import IGNORED, MODEL_DEFAULTS, MODEL_LOOSE, UNDERSTOOD, UNMODELLED
 from shardwright.launch_files.model_sizes import compared_sizes
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import OFF, Arguments, options_of
 from shardwright.runtime.megatron_arguments import (

@@ -7,7 +7,7 @@ docs/source_en/Megatron-SWIFT/Command-line-parameters.md and swift/config
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -19,6 +19,7 @@ from shardwright.launch_files.megatron import MegatronReader
 from shardwright.launch_files.refusals import refuse, refused
 from shardwright.launch_files.trainer import FSDP, OF_TRANSFORMERS, TrainerReader, Words, files_of
 from shardwright.launch_files.transformers_trainer import normal
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid

@@ -5,7 +5,6 @@ Source of names and defaults: nanotron's main of 2025-04, src/nanotron/config/co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -15,6 +14,7 @@ from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import Launch, Written, by_name, count
 from shardwright.launch_files.model_sizes import TRANSFORMERS, compared_sizes
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.axes import Grid, Recompute
 

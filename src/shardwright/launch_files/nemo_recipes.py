@@ -7,7 +7,7 @@ Source of names and of the recipes' numbers: NeMo 2.5, nemo/collections/llm/reci
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -19,6 +19,7 @@ from shardwright.launch_files.launch import Launch, Written, count
 from shardwright.launch_files.megatron import MegatronReader
 from shardwright.launch_files.python_functions import RECIPE
 from shardwright.launch_files.refusals import refuse, refused
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -18,6 +18,7 @@ from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, b
 from shardwright.launch_files.megatron import MegatronReader
 from shardwright.launch_files.refusals import refuse, refused
 from shardwright.launch_files.torchtitan import TORCHTITAN, canonical_name
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.launch_files.documents import dotted, named_value, tree_of
+from shardwright.lazy_dataclass import dataclass
 
 MAX_DEPTH: Final = 20
 MAX_STEPS: Final = 20_000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.launch_files.shell_expand import words_of
 from shardwright.launch_files.shell_statements import Statement
+from shardwright.lazy_dataclass import dataclass
 
 MAX_NESTED: Final = 40
 _FUNCTION: Final = re.compile(

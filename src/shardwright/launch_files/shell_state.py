@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from shardwright.launch_files.shell_parse import Case, Function, If, Node, Simple
 from shardwright.launch_files.shell_values import Variables
+from shardwright.lazy_dataclass import dataclass
 
 ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[([^\[\]]*)\])?(\+?)=(.*)", re.DOTALL)
 Sources = Callable[[str], str | None]

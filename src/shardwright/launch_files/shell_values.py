@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from shardwright.errors import DataError
+from shardwright.lazy_dataclass import dataclass
 
 Value = str | tuple[str, ...]
 """Of a variable; of an array its members."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.launch_files.shell_expand import expanded, words_of
 from shardwright.launch_files.shell_values import Variables
+from shardwright.lazy_dataclass import dataclass
 
 _REDIRECTED: Final = re.compile(r"[0-9&]?>>?|[0-9]?>&[0-9]|\d?>{1,2}.*|<.*")
 _LAUNCHERS: Final = frozenset(

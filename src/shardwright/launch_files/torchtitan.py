@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -18,6 +18,7 @@ from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import ORDER, Launch, Written, by_name, count
 from shardwright.launch_files.model_sizes import compared_name
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.runtime.arguments import Arguments

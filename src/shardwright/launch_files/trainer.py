@@ -8,7 +8,7 @@ DeepSpeed 0.19.8 for its JSON.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -21,6 +21,7 @@ from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged
 from shardwright.launch_files.refusals import OFF, Refusal, priced, refuse
 from shardwright.launch_files.trainer_words import CANONICAL, IGNORED, REFUSED, UNDERSTOOD, UNMODELLED
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid, Recompute

@@ -7,7 +7,7 @@ states to the host between phases and back before the actor's step, so the step 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -20,6 +20,7 @@ from shardwright.launch_files.megatron import MegatronReader
 from shardwright.launch_files.refusals import OFF, refuse, refused
 from shardwright.launch_files.trainer import FSDP, OF_TRANSFORMERS, TrainerReader, Words, on
 from shardwright.launch_files.transformers_trainer import normal
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid

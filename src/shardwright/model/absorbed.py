@@ -8,8 +8,7 @@ expanding a latent takes, with the same weights read; the core has one key head 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import AttentionShape, OperatorKind
 from shardwright.model.ir.tensor import Dim

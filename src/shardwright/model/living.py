@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.absorbed import latent_of
 from shardwright.model.ir.block import TEXT, Block
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import UsageError, nearest
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.predictor import MODULE, predictors_of, without_predictors
 from shardwright.model.gradients import told_constants
 from shardwright.model.ir.block import Block

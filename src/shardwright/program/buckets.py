@@ -6,9 +6,9 @@ the layers elsewhere: its piece is the one that ends behind the lowest block tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.stages.parts import StageParts
 
 NEARLY = 1e-9

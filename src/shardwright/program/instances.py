@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from shardwright.arrays import BoolArray, Int32Array
+from shardwright.lazy_dataclass import dataclass
 
 
 class TaskKind(IntEnum):

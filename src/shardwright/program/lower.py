@@ -9,11 +9,10 @@ other's communication is priced (`simulator.tasks`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray, distinct
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.buckets import pieces_before
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.orders.rows import ActionRows

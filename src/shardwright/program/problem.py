@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.hardware.catalog.constants import SHIPPED, Constants
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.overrides import limit_devices
 from shardwright.job.training import Optimizer, TrainingJob
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.program.same import Same, one_of_equals
 from shardwright.runtime.options import chosen

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct, listed
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.instances import Instances, TaskKind
 from shardwright.program.orders.rows import ActionRows
 from shardwright.program.same import Same

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.same import Same
 from shardwright.strategy.plan.lane import Lane

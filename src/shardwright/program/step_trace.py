@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import Final
 
 from shardwright.errors import DataError
+from shardwright.lazy_dataclass import dataclass
 
 ACTIONS: Final = ("F", "I", "W", "B", "R")
 """Kinds of span that are actions of the order."""

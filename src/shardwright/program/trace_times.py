@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray
 from shardwright.errors import DataError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.step_trace import Span, StepTrace, TracedDevice, Track
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
 from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind, NodeTier, Tier
 from shardwright.hardware.graph import Units, group_ends, levels_inside_nodes, levels_of, units_of
 from shardwright.hardware.zones import ZoneLink
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA, MILLI, format_bytes, format_percent, format_seconds
 
 MOST_BRANCHES: Final = 64

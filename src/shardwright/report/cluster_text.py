@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.report.cluster_picture import Branch, ClusterPicture
 from shardwright.report.layout import Words
 from shardwright.strategy.text.printable import printable

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.draw import draw
 from shardwright.schedules.entries import actions_of, row_entries, table_of
 from shardwright.schedules.registry import SCHEDULES, schedule_table

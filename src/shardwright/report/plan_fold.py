@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.report.plan_picture import Cell, Picture
 
 MAX_PERIOD = 256

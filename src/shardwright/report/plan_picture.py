@@ -7,13 +7,14 @@ whatever their number; a cell is what a class does in a column for one lane. The
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from string import ascii_uppercase
 
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model, Run
 from shardwright.report.order_picture import OrderPicture, order_pictures
 from shardwright.report.plan_columns import Stretch, stretches

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.report.layout import Words
 from shardwright.report.palette import PALETTE
 from shardwright.report.plan_fold import Band, View, clipped, folded, lane_mark, whole, words_of

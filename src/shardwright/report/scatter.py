@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 from typing import Final
+
+from shardwright.lazy_dataclass import dataclass
 
 SIZE: Final = 560
 MARGIN: Final = 56

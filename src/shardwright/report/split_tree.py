@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.lazy_dataclass import dataclass
 from shardwright.report.plan_ways import device_text
 from shardwright.strategy.plan.split import Split
 

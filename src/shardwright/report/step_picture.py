@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from shardwright.arrays import listed
 from shardwright.hardware.cluster import Tier
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.step_trace import Span, StepTrace, Track
 from shardwright.report.plan_ways import device_text
 from shardwright.simulator.prediction import Prediction, StageMemory

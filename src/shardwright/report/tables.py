@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import zip_longest
 from typing import Final
 
@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.report.layout import Words, broken, unbroken
 
 GAP: Final = 2

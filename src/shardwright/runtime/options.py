@@ -8,11 +8,12 @@ A runtime is then a framework's version and options, as text ``megatron-core-0.1
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from shardwright.errors import RuntimeModelError, nearest
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.facts import Statement, settled
 from shardwright.runtime.runtime import Offer, Options, Runtime
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
 from shardwright.dtype import Dtype
+from shardwright.lazy_dataclass import dataclass
 
 
 class TpOverlap(StrEnum):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Fact
 
 Statement: TypeAlias = tuple[tuple[Fact, Any], ...]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.table import ActionTable
 

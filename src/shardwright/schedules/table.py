@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shardwright.arrays import Int8Array, Int32Array
+from shardwright.lazy_dataclass import dataclass
 
 KINDS = ("F", "I", "W", "B", "R")
 F, I, W, B, R = range(5)  # noqa: E741 - PyTorch's letters

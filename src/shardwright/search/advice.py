@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.answer import Answer
 from shardwright.search.simulation import Simulation
 from shardwright.strategy.grid.axes import Grid

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
 from shardwright.search.certificate import Certificate, claim
 from shardwright.search.request import Request

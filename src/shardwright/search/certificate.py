@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.frames import MixedPart, Stops
 from shardwright.search.scenarios import ScenariosPart
 

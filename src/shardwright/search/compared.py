@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shardwright.cost.spending import usd_of_step
 from shardwright.hardware.catalog.prices import ListPrice
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.simulation import Simulation
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIB
 
 HEADROOM: Final = 0.05

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.request import Request
 from shardwright.search.summary import Line, summary, text_of
 from shardwright.simulator.prediction import Prediction

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.engine import Engine
 from shardwright.serving.deployment import Deployment, Pool
 from shardwright.serving.memory import WorkerMemory

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shardwright.errors import ModelError
 from shardwright.job.checkpoints import published_checkpoint
 from shardwright.job.serving import NumberFormat, OperatorPrecision, Precision
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.stored_format import StoredFormat
 

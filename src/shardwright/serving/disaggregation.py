@@ -16,7 +16,7 @@ Left out: a decode worker that fetches a cache only when it has blocks for it (v
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from heapq import heappop, heappush
 from math import inf, nextafter
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.compiled import compiling, plain
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.engine import Batching
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.link import Link, Transfers

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.job.serving import Speculation
+from shardwright.lazy_dataclass import dataclass
 from shardwright.serving.router import Router
 from shardwright.serving.scheduler import Scheduler
 

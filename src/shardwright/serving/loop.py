@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import allocation_free, by_reference, compiling, inner
+from shardwright.lazy_dataclass import dataclass
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.policy.folded import end_member, ending, note_folded, plan_folded
 from shardwright.serving.policy.guesses import tokens_given

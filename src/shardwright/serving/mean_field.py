@@ -18,13 +18,13 @@ It ranks, and bounds nothing: spread of lengths, percentiles, and iterations tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import allocation_free, inner
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.seconds import overhang

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.cost.inference.forward import forward_program
 from shardwright.cost.inference.products import formats_of
 from shardwright.errors import InfeasibleError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.predictor import PREDICTORS
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.living import Lifetime, lives_in

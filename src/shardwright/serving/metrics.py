@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.job.serving import Promise
+from shardwright.lazy_dataclass import dataclass
 from shardwright.serving.requests import Requests, Served
 
 

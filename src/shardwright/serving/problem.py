@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.serving import ServingJob
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.engines.engine import Engine
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.engine import Admission, Batching, Engine, Eviction
 from shardwright.runtime.engines.rules import Estimate
 from shardwright.serving.deployment import Role, Worker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.serving_constants import ServingConstants
 from shardwright.hardware.device import Accelerator
 from shardwright.job.serving import NumberFormat
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.absorbed import latent_of
 from shardwright.model.blocks.predictor import PREDICTORS
 from shardwright.model.ir.block import TEXT, Block

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -13,6 +12,7 @@ from shardwright.cost.pairs import pair_seconds
 from shardwright.cost.parts import EP, PARTS
 from shardwright.cost.stage_costs import action_seconds, product_seconds, routed_seconds
 from shardwright.cost.step_costs import PART_NAMES
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.program import Program
 from shardwright.simulator.simulate import SimulatedPlan

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from shardwright.arrays import distinct
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.graph import groups_of
 from shardwright.program.problem import Problem
@@ -36,4 +37,4 @@ def egress_usd(problem: Problem, result: SimulatedPlan) -> float:
 def _zones(cluster: Cluster, devices: Iterable[int]) -> dict[str, None]:
     """Zones of some devices."""
     numbers = groups_of(cluster, np.array(list(devices), dtype=np.int64))
-    return dict.fromkeys(cluster.groups[number].zone for number in np.unique(numbers).tolist())
+    return dict.fromkeys(cluster.groups[number].zone for number in distinct(numbers).tolist())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shardwright.cost.spending import Spending
 from shardwright.hardware.device import Origin
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import format_bytes
 
 OUTSIDE = ("communication", "context")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from shardwright.runtime.registry import load_runtime
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Runtime
 
 FRAMEWORK: Final = "framework without runs"
 OPTIONS: Final = "options without runs"
 PAIR: Final = "device new to the framework"
-_FILE: Final = Path(__file__).with_name("runs.json")
+FILE: Final = Path(__file__).with_name("runs.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +39,8 @@ class Runs:
         }
 
 
-def runs_of(ran: Iterable[tuple[str, str]]) -> Runs:
-    """Of (runtime as text, accelerator) pairs."""
-    pairs, options = set(), set()
-    for text, accelerator in set(ran):
-        runtime = load_runtime(text)
-        pairs.add((runtime.base, accelerator))
-        options |= {*({**dict(runtime.own), **dict(runtime.options)}.items())}
-    return Runs(pairs=frozenset(pairs), options=frozenset(options))
-
-
 @cache
 def shipped_runs() -> Runs:
-    """Those of `runs.json`, which `tools/fit_constants.py` writes with the constants."""
-    return runs_of((text, accelerator) for text, accelerator in json.loads(_FILE.read_text(encoding="utf-8")))
+    """Those of `runs.json`, which `tools/fit_constants.py` writes with the constants, and `tools/shipped_runs.py` anew."""
+    found = json.loads(FILE.read_text(encoding="utf-8"))
+    return Runs(pairs=frozenset(map(tuple, found["pairs"])), options=frozenset(map(tuple, found["options"])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 
 from shardwright.arrays import IntArray, listed
@@ -17,6 +17,7 @@ from shardwright.cost.overlap import with_overlap_of
 from shardwright.cost.stage_costs import Sharing, StageCosts
 from shardwright.errors import StrategyError
 from shardwright.hardware.graph import counts_by_group, group_ends
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import ActionRows, action_rows

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 
 from shardwright.cost.device_blocks import network_unit
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, held_by_families
 from shardwright.program.stages.parts import StageParts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +15,7 @@ from shardwright.cost.pairs import pair_share
 from shardwright.cost.stage_costs import StageCosts, action_table, update_seconds
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.graph import Units, repeats_after
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program, class_numbers

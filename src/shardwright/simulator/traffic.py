@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -24,6 +24,7 @@ from shardwright.cost.redone import moved_again
 from shardwright.cost.sum_sizes import gathered_bytes, gradient_bytes
 from shardwright.cost.terms import gathers_again
 from shardwright.hardware.graph import level_between
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block import Move, Phase
 from shardwright.program.block.cell_structure import on_replica
 from shardwright.program.block.lower_block import lower_block

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.facts import Bar, Scaling
 from shardwright.validation.judge import RowResult, Validation
 from shardwright.validation.measurements import Measurement

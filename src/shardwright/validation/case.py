@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.training import TrainingJob
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.axes import Grid
 from shardwright.validation.measurements import Measurement, MemoryKind

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.case import Skip, SkipReason
 from shardwright.validation.computed import computed
 from shardwright.validation.facts import Facts, Reading, Rule

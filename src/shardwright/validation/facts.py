@@ -13,13 +13,14 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError, ValidationInfo
 
 from shardwright.errors import DataError, nearest
+from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.case import SkipReason
 from shardwright.validation.computed import require_computable
 from shardwright.validation.measurements import COLUMNS

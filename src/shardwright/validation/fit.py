@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.hardware.catalog.constants import DECLARED, Constants
+from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.case import Case
 from shardwright.validation.optimum import optimum
 from shardwright.validation.predict import Evaluator

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwright.errors import DataError, UsageError, nearest
 from shardwright.hardware.catalog.constants import SHIPPED, Constants, names
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIGA
 from shardwright.validation.case import Case
 from shardwright.validation.fit import Fit, Progress, refine, row_weights

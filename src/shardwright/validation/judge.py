@@ -6,11 +6,12 @@ The predictor is passed in: this layer reads predictions and makes none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import fmean, median
 from typing import Any, Final
 
 from shardwright.errors import ClusterError, InfeasibleError, ModelError, RuntimeModelError, StrategyError, UsageError, nearest
+from shardwright.lazy_dataclass import dataclass
 from shardwright.simulator.prediction import Doubt, Prediction
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.case import Case, MeasuredKind, Skip, SkipReason

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.table import Form, columns_of, parse_rows, read_bytes, table_lines
 
 FILES: Final = (".yaml", ".yml", ".json")

@@ -7,7 +7,7 @@ row incomplete. What filled a cell is listed in ``Case.assumptions``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -16,6 +16,7 @@ from shardwright.errors import ModelError, RuntimeModelError, StrategyError, Usa
 from shardwright.hardware.device import Accelerator
 from shardwright.job.border import job_from_flags
 from shardwright.job.training import TrainingJob
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
 from shardwright.model.taught import taught

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final
 
 from shardwright.errors import nearest
+from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.measurements import COLUMNS
 from shardwright.validation.table import Columns
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.hardware.catalog.constants import SHIPPED, Constants
+from shardwright.lazy_dataclass import dataclass
 from shardwright.simulator.prediction import Prediction
 from shardwright.validation.bars import selected
 from shardwright.validation.case import Case, Skip

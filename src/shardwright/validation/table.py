@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from shardwright.errors import DataError, nearest
+from shardwright.lazy_dataclass import dataclass
 
 MAX_FILE_BYTES: Final = 64 * 1024**2
 MAX_COUNT: Final = 10**15

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -18,6 +18,7 @@ from shardwright.cost.inference.products import Products, formats_of
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
 from shardwright.cost.inference.small_products import small_gemm_seconds
 from shardwright.job.serving import NumberFormat, OperatorPrecision
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase

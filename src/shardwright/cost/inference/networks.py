@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from shardwright.cost.inference.libraries import library_of
 from shardwright.cost.inference.token_exchange import TokenExchange, exchange_ways
 from shardwright.hardware.catalog.generation import generation_of
 from shardwright.hardware.cluster import Cluster
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.runtime.engines.engine import Engine, ExpertExchange
 from shardwright.runtime.engines.rules import Kind, sum_of

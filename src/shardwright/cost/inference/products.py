@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shardwright.cost.compute import Machine
 from shardwright.job.serving import NumberFormat, OperatorPrecision, Precision
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
 
 

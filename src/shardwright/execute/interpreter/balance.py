@@ -13,7 +13,7 @@ Leaves out: prediction modules and teachers, whose routers are not counted. The 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 import torch
@@ -22,6 +22,7 @@ from shardwright.execute.interpreter.passes import Turn
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
 from shardwright.execute.numerics.load_balancing import balance_loss
 from shardwright.execute.transport.requests import Post, Take, Task
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import asks_inputs, has_backward, without_gradient
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import zip_longest
 
 import torch
@@ -27,6 +27,7 @@ from shardwright.execute.shares.operator_shares import Site
 from shardwright.execute.shares.parameters import ParameterStore
 from shardwright.execute.transport.requests import Task
 from shardwright.hardware.graph import Units
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import has_backward, without_gradient
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model

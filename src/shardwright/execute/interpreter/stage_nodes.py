@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from shardwright.cost.kept import named
 from shardwright.execute.numerics.cuts import crossing, operator_block
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.graph import Model

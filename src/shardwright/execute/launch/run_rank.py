@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from shardwright.execute.training.evaluation import evaluate_rank
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.train import Batches, StepReport, Training, member, train_rank
 from shardwright.execute.transport.distributed import Network
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from shardwright.execute.training.rate import RateCurve
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.settings import Settings
 from shardwright.program.step_trace import StepTrace
 

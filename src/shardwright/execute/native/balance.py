@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -12,6 +11,7 @@ from shardwright.execute.native.decoder import Stage
 from shardwright.execute.native.experts import Route
 from shardwright.execute.numerics.boxes import fine
 from shardwright.execute.numerics.load_balancing import balance_loss, loss_part, tally
+from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.axes import Grid
 
 

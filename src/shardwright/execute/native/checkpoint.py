@@ -6,7 +6,6 @@ Every rank writes the elements that it has, those that several have by one of th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -22,6 +21,7 @@ from shardwright.execute.state.checkpoint_ranks import save_files, together
 from shardwright.execute.state.folders import latest
 from shardwright.execute.state.keep import is_due, keep_last
 from shardwright.execute.training.train import StepReport, Training
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 
 MOMENTS = {"first": "exp_avg", "second": "exp_avg_sq"}

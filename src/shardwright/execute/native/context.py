@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -11,6 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from shardwright.execute.native.meshes import dim
 from shardwright.execute.native.ring import Ring
 from shardwright.execute.numerics.boxes import numbers
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.layout.cells import token_box
 from shardwright.program.layout.layout import Box, Indices

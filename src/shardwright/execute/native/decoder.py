@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -15,6 +14,7 @@ from shardwright.execute.native.context import WHOLE, Context
 from shardwright.execute.native.experts import NativePermute, NativeUnpermute, Products, Route
 from shardwright.execute.numerics.curves import clamped_gate, curve, curve_of
 from shardwright.execute.shares.parameters import Key, origin
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind

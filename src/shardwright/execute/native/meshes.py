@@ -6,13 +6,13 @@ Each counts the same ranks along dims of its own, so a rank's place in one says 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import gcd
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from shardwright.execute.native.dispatch import Owners
+from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import expert_shard
 from shardwright.strategy.grid.expert_mesh import dense_axes, fold

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from shardwright.execute.numerics.boxes import fine
 from shardwright.execute.numerics.core import by_head, met, met_back, side_by_side
 from shardwright.execute.numerics.keys import Keys
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.layout import Indices, count
 
 

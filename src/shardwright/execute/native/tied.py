@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -12,6 +11,7 @@ from torch import nn
 from shardwright.execute.native.decoder import Stage
 from shardwright.execute.native.torch_private import local
 from shardwright.execute.shares.parameters import Key, origin
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.program.stages.parts import StageParts
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from shardwright.collectives.algorithm import Collective
+from shardwright.lazy_dataclass import dataclass
 
 # torch 2.13 renamed it; older releases have the old name only.
 _ALL_GATHER: Final = getattr(functional, "all_gather_single_autograd", None) or functional.all_gather_tensor_autograd

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from shardwright.collectives.algorithm import Collective
 from shardwright.execute.interpreter.recorder import Recorder, Tell, silent
 from shardwright.execute.native.torch_private import around_actions, around_shards, around_wait, is_sharded, message_size
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.instances import TaskKind
 from shardwright.program.step_trace import ACTIONS, Track
 from shardwright.units import MILLI

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch.nn import functional
 
@@ -13,6 +11,7 @@ from shardwright.execute.numerics.local import Local
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 
 GATE_EXTENT = {1: 0, 2: 1, 4: 3, 5: 0, 6: 3}

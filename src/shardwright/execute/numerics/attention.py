@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from shardwright.execute.numerics.boxes import fine, given, hollow, numbers, returned
@@ -16,6 +14,7 @@ from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Value
 from shardwright.execute.numerics.selection import selection_of
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

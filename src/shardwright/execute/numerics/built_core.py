@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log2
 
 import torch
@@ -19,6 +19,7 @@ from shardwright.execute.numerics.protocol import Values
 from shardwright.execute.numerics.selection import selected
 from shardwright.execute.numerics.tiles import TileRows, tiles
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape
 
 

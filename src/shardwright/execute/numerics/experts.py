@@ -7,8 +7,6 @@ and behind the extents one tensor of integers ``routes`` (2, rows): local number
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from shardwright.errors import StrategyError
@@ -20,6 +18,7 @@ from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Value
 from shardwright.execute.numerics.routes import collected, dispatched
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.lazy_dataclass import dataclass
 
 
 def route(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:

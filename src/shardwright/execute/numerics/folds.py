@@ -6,7 +6,7 @@ sequence have whole tokens where they have whole groups of neighbours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch.nn import functional
@@ -15,6 +15,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.numerics.protocol import Gradients, Numerics, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.layout.layout import Indices, count
 

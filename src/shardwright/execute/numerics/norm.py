@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from shardwright.errors import StrategyError
@@ -14,6 +12,7 @@ from shardwright.execute.numerics.norm_part import NormPart
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
 from shardwright.job.training import TrainingJob
+from shardwright.lazy_dataclass import dataclass
 
 FORMATS = {Dtype.FP32: torch.float32, Dtype.TF32: torch.float32, Dtype.BF16: torch.bfloat16}
 """Formats that are executed. TF32 is one of products inside the accelerator; tensors have float32."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.lazy_dataclass import dataclass
 
 Values = tuple[torch.Tensor, ...]
 """What an operator writes: one tensor for each extent, (samples, positions, elements) of the device's box in the order of its index lists.

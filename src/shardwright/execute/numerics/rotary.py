@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -13,6 +12,7 @@ from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Value
 from shardwright.execute.numerics.turns import cosines, rotary_rates, rotary_scale, turned, turned_apart, turned_pairs
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.settings import GridRotary, Settings, TextRotary
 from shardwright.program.layout.layout import Indices
 

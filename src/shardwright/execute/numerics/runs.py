@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.layout import Indices, Interval, count
 
 

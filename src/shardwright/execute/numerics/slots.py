@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch.nn import functional
 
@@ -11,6 +9,7 @@ from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Value
 from shardwright.execute.numerics.routes import collected, dispatched
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor import Extent
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import isqrt
 from typing import Final
 
 from shardwright.execute.numerics.masks import meet
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.program.layout.layout import Indices, count
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 
 TOLERANCE = 1e-10

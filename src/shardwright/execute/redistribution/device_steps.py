@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from shardwright.execute.redistribution.regions import Overlap, overlap
 from shardwright.hardware.graph import Units
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.layout import Box, Holding, Layout, difference, intersection, normal, volume
 from shardwright.program.transition.pieces import Component, Group, PlacedPiece
 from shardwright.program.transition.steps import Flow, StepKind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -13,6 +13,7 @@ from shardwright.execute.redistribution.regions import overlap
 from shardwright.execute.redistribution.transfer import moved
 from shardwright.execute.shares.whole_positions import is_spread, looks_around
 from shardwright.execute.transport.requests import Task
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent

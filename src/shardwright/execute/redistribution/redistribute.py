@@ -7,7 +7,6 @@ devices, so that all copies of a sum are equal to the last bit.
 from __future__ import annotations
 
 from collections.abc import Generator, Hashable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import cast
 
@@ -18,6 +17,7 @@ from shardwright.execute.redistribution.device_steps import Landing, Moves, Rang
 from shardwright.execute.redistribution.regions import copy, shape
 from shardwright.execute.transport.requests import Answer, Exchange, Post, Reduce, Request, Take, Task
 from shardwright.hardware.graph import Units
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.layout import Layout
 from shardwright.program.transition.steps import StepKind
 

@@ -7,7 +7,7 @@ comes from the cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 import torch
@@ -25,6 +25,7 @@ from shardwright.execute.serve.blocks import reach_of
 from shardwright.execute.serve.cache import DeviceCache, Spot
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
 
 

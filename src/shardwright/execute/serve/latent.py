@@ -7,7 +7,7 @@ is attention of one key head of L + R elements, whose values are its first L.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -22,6 +22,7 @@ from shardwright.execute.serve.cache import Spot
 from shardwright.execute.serve.cached import Absorb, ByPart, Here, ServedLayer, cached, parts_here, require_lasting_turns
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.absorbed import latent_of
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind

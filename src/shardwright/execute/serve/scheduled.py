@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from shardwright.errors import StrategyError
 from shardwright.execute.serve.batches import Part
+from shardwright.lazy_dataclass import dataclass
 from shardwright.serving.policy.iteration import arrive, give, leave, never_fits, plan
 from shardwright.serving.policy.state import (
     AHEAD,

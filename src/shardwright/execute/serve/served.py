@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shardwright.execute.proof.proof import TOLERANCE
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 
 Log = tuple[tuple[int, int, int], ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 
@@ -15,6 +15,7 @@ from shardwright.execute.serve.worker import CacheSize, ServingWorker, iteration
 from shardwright.execute.shares.parameters import Source
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.requests import Post, Take, Task
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
 from shardwright.strategy.plan.plan import Plan

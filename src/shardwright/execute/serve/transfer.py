@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -15,6 +14,7 @@ from shardwright.execute.serve.latent import latent_operators
 from shardwright.execute.serve.worker import ServingWorker, site_of
 from shardwright.execute.shares.operator_shares import place_of
 from shardwright.execute.transport.requests import Task
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind

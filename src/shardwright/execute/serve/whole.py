@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -20,6 +20,7 @@ from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind

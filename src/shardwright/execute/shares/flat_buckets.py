@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 import torch
 
 from shardwright.execute.shares.parameters import Key, ParameterStore, StoredParameter
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.layout import Box, Interval, count, normal
 
 Rows = tuple[torch.Tensor, ...] | tuple[slice, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import zip_longest
 
 import torch
@@ -12,6 +12,7 @@ from shardwright.execute.numerics.boxes import hollow
 from shardwright.execute.numerics.protocol import Forward, Gradients, SavedTensors, Values
 from shardwright.execute.shares.offload import Away, brought, sent
 from shardwright.execute.shares.operator_shares import Site
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
+
+from shardwright.lazy_dataclass import dataclass
 
 SHARE = 100
 """Percent that are all."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.errors import StrategyError
 from shardwright.execute.shares.whole_positions import is_spread
 from shardwright.execute.transport.torch_device import OperatorShare, Routed
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Dim

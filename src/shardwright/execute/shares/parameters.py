@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Protocol, runtime_checkable
 
 import torch
 
 from shardwright.execute.numerics.precision import EXACT, Precision
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
 
@@ -12,6 +11,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.shares.gradients import Groups, in_own_order
 from shardwright.execute.shares.parameters import Key
 from shardwright.execute.shares.shards import Bucket, Sharers
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import runs_backward, without_gradient
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import ParameterClass

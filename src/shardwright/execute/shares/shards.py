@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
 
@@ -14,6 +13,7 @@ from shardwright.execute.shares.flat_buckets import FlatBucket, flat_bucket
 from shardwright.execute.shares.gradients import in_own_order
 from shardwright.execute.shares.parameters import Key, ParameterStore
 from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take, Task
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.layout import Box
 from shardwright.program.stages.holdings import ParameterPlace, shares_of
 from shardwright.program.transition.steps import even

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
 from pathlib import Path
@@ -29,6 +28,7 @@ from shardwright.execute.state.checkpoint_planners import Piece, Written, read_p
 from shardwright.execute.state.computed import computed, require_same
 from shardwright.execute.state.folders import MANIFEST
 from shardwright.execute.training.train import Member, Training, member
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
 from shardwright.program.layout.layout import Box, count

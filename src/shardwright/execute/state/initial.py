@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import reduce
 from hashlib import blake2b
 from math import log, pi, prod
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 
 from shardwright.execute.shares.parameters import Key, whole_shape
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor import Dim

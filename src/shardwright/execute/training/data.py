@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from shardwright.execute.interpreter.device import Batch
 from shardwright.execute.training.image_files import patches_of
 from shardwright.execute.training.token_files import TEXT, open_rows
 from shardwright.job.training import TrainingJob
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.graph import Model
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch.nn import functional
 
@@ -12,6 +10,7 @@ from shardwright.execute.numerics.precision import Precision
 from shardwright.execute.shares.offload import host_like
 from shardwright.execute.training.rate import CONSTANT, RateCurve
 from shardwright.job.training import Optimizer, OptimizerFamily
+from shardwright.lazy_dataclass import dataclass
 
 SMALL = 1e-6
 """Added to a norm before dividing by it."""

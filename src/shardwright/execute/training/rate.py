@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import cos, pi
 from types import MappingProxyType
 from typing import Final
+
+from shardwright.lazy_dataclass import dataclass
 
 CURVES: Final[Mapping[str, Callable[[float], float]]] = MappingProxyType(
     {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import inf, isnan
 
 import torch
@@ -21,6 +20,7 @@ from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Task
 from shardwright.hardware.graph import Units
 from shardwright.job.training import TrainingJob
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import TEACHER
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import cast
 
 import torch
@@ -30,6 +30,7 @@ from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Beside, Reduce, Task, begun, ended
 from shardwright.hardware.graph import Units
 from shardwright.job.training import TrainingJob
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.settings import Settings

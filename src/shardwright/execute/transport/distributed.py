@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from hashlib import blake2b
 from math import prod
@@ -27,6 +27,7 @@ from shardwright.execute.transport.communicators import Communicators, one_line
 from shardwright.execute.transport.messages import as_messages
 from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Answer, Post, Take, Task
+from shardwright.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 Place = tuple[int, int, int, int]

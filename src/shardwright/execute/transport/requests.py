@@ -7,11 +7,12 @@ come in the order in which they were posted. A posted tensor may be changed once
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import torch
+
+from shardwright.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
@@ -14,6 +13,7 @@ from shardwright.errors import DataError
 from shardwright.execute.numerics.turns import turned_pairs
 from shardwright.execute.shares.parameters import Key
 from shardwright.execute.weights.rules import Family, Rule
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.predictor import MODULE
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ from shardwright.execute.state.initial import InitialValues
 from shardwright.execute.weights.families import CONFIG, family_of
 from shardwright.execute.weights.layout import Patch, Stored, adapters, owned, patches, stored
 from shardwright.execute.weights.rules import Family
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.predictor import predictors_of, without_predictors
 from shardwright.model.families.huggingface import load_config
 from shardwright.model.ir.graph import Model

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -22,6 +21,7 @@ from shardwright.execute.shares.parameters import Key, Parts, Source, part, whol
 from shardwright.execute.weights.families import CONFIG, family_of
 from shardwright.execute.weights.layout import Patch, Stored, owned, patches, stored
 from shardwright.execute.weights.read import FLOATS, INDEX, SINGLE
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.predictor import PREDICTED, predictors_of
 from shardwright.model.families.huggingface import parse_config
 from shardwright.model.ir.graph import Model

@@ -6,7 +6,6 @@ Source: kubernetes-sigs/jobset, jobset.x-k8s.io/v1alpha2 (pods are reached as JO
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from shardwright.export.exporter import ExportFile, title
@@ -15,6 +14,7 @@ from shardwright.export.launchers.launcher import Launch, job_name, runs
 from shardwright.export.placement import Node
 from shardwright.export.start import DEFAULT_PORT, GPUS, NODES, node_variables
 from shardwright.export.yaml_text import yaml_text
+from shardwright.lazy_dataclass import dataclass
 
 FILE: Final = "jobset.yaml"
 API: Final = "jobset.x-k8s.io/v1alpha2"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, Protocol, TypeVar
 
 from shardwright.export.exporter import ExportFile, Given
 from shardwright.export.placement import Node, Placement
 from shardwright.export.start import GPUS, NODE
+from shardwright.lazy_dataclass import dataclass
 
 _LABEL: Final = 40
 """Letters of a job's name: what is hung on to it stays within the 63 of a DNS label."""

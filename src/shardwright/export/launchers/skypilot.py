@@ -7,13 +7,13 @@ accelerators as they stand in its catalogs, skypilot 0.14.1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from shardwright.export.exporter import ExportFile, title
 from shardwright.export.launchers.launcher import Launch, job_name, kinds, ranks_by_node
 from shardwright.export.start import DEFAULT_PORT, NODES, node_variables
 from shardwright.export.yaml_text import yaml_text
+from shardwright.lazy_dataclass import dataclass
 
 FILE: Final = "skypilot.yaml"
 ACCELERATORS: Final[Mapping[str, str]] = {

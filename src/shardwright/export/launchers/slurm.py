@@ -9,13 +9,13 @@ Source: SLURM's manual pages of sbatch, srun and scontrol, and its page on heter
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.export.exporter import ExportFile, one_line, title
 from shardwright.export.launchers.launcher import Launch, job_name, ranks_by_node, runs
 from shardwright.export.placement import HOSTS, Node
 from shardwright.export.start import DEFAULT_PORT, NODES, PORT, node_variables
+from shardwright.lazy_dataclass import dataclass
 
 FILE: Final = "slurm.sh"
 

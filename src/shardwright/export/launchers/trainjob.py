@@ -5,7 +5,6 @@ Source: kubeflow/trainer, trainer.kubeflow.org/v1alpha1, at 8c0f505 (Kubeflow Tr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.export.exporter import ExportFile, title
@@ -13,6 +12,7 @@ from shardwright.export.launchers import pods
 from shardwright.export.launchers.launcher import Launch, job_name, runs
 from shardwright.export.start import GPUS, NODES, node_variables
 from shardwright.export.yaml_text import yaml_text
+from shardwright.lazy_dataclass import dataclass
 
 FILE: Final = "trainjob.yaml"
 GROUP: Final = "trainer.kubeflow.org"

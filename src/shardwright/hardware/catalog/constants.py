@@ -6,11 +6,12 @@ before any run was seen (its prior) and how far physics lets it go; a fit that n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from typing import Final
 
 from shardwright.dtype import Dtype
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

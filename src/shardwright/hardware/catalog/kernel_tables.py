@@ -7,10 +7,9 @@ that uses it rescales with the device. Source: aiconfigurator-core 0.12.0 (Apach
 
 from __future__ import annotations
 
-import importlib.resources
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import isclose
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,8 +18,10 @@ import numpy.typing as npt
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.compiled import allocation_free, inner
 from shardwright.dtype import Dtype
+from shardwright.hardware import tables
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Evidence, GemmRates, Origin
+from shardwright.lazy_dataclass import dataclass
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 
@@ -310,7 +311,7 @@ def collective_curves(node: NodeKind) -> tuple[CollectiveCurve, ...]:
 
 @lru_cache(maxsize=16)
 def _read(name: str) -> KernelTables:
-    file = importlib.resources.files("shardwright.hardware.tables").joinpath(f"{name}.npz")
+    file = Path(tables.__file__).with_name(f"{name}.npz")
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         arrays: Arrays = {key: archive[key] for key in archive.files}
     by_kind: dict[str, dict[str, Arrays]] = {"gemm": {}, "attention": {}, "grouped": {}, "curve": {}}

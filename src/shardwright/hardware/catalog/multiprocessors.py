@@ -6,9 +6,11 @@ at once. An accelerator that is not listed loses what whole tiles cost, and noth
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
+
+from shardwright.lazy_dataclass import dataclass
 
 Tile = tuple[int, int]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from shardwright.hardware.device import Accelerator, Evidence, Origin
+from shardwright.lazy_dataclass import dataclass
 
 _SHEET: Final = Origin(evidence=Evidence.PUBLISHED, reference="NVIDIA data sheet (thermal design power), from memory")
 

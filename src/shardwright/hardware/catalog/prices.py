@@ -6,7 +6,7 @@ Facts of their day: AWS's are those after its cut of June 2025. A device by itse
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -15,6 +15,7 @@ from shardwright.hardware.catalog.catalog import accelerator_names, find_acceler
 from shardwright.hardware.catalog.instances import find_instance, instance_names
 from shardwright.hardware.cluster import Cluster, NodeGroup, NodeKind
 from shardwright.hardware.device import Evidence, Origin
+from shardwright.lazy_dataclass import dataclass
 
 _CATALOG: Final = "skypilot-org/skypilot-catalog, catalogs/v8"
 _AWS: Final = f"AWS us-east-1 on demand, Linux: {_CATALOG}/aws/vms.csv, commit 00148f2, after June 2025"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -11,6 +11,7 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.catalog.catalog import accelerator, name_key
 from shardwright.hardware.catalog.nodes import network_card, node_of, smaller_node
 from shardwright.hardware.cluster import FabricTier, NodeGroup, NodeKind
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,11 @@ run was seen, and how far physics lets it go.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Final
 
 from shardwright.hardware.catalog.constants import SHIPPED, Declared, family_of
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

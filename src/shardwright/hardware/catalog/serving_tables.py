@@ -7,10 +7,10 @@ price rescales with the device. Source: aiconfigurator-core 0.12.0 (Apache-2.0),
 
 from __future__ import annotations
 
-import importlib.resources
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -18,9 +18,11 @@ import numpy.typing as npt
 
 from shardwright.arrays import FloatArray
 from shardwright.dtype import Dtype
+from shardwright.hardware import tables
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, SAME_LINKS, TABLES, CollectiveCurve
 from shardwright.hardware.catalog.octaves import OctaveGrid
 from shardwright.hardware.cluster import NodeKind
+from shardwright.lazy_dataclass import dataclass
 
 STEPS: Final = 12
 """Logarithms of ratios are stored in twelfths of an octave (6 %, so 3 % at most beside what was measured)."""
@@ -174,7 +176,7 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 @lru_cache(maxsize=16)
 def _read(name: str) -> ServingTables:
-    file = importlib.resources.files("shardwright.hardware.tables").joinpath(f"{name}-serving.npz")
+    file = Path(tables.__file__).with_name(f"{name}-serving.npz")
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         arrays: Arrays = {key: archive[key] for key in archive.files}
     kinds: dict[str, Arrays] = {}

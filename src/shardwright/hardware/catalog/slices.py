@@ -7,10 +7,10 @@ pages of each version ("AcceleratorType"), from memory. A name that is not in th
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.errors import ClusterError
+from shardwright.lazy_dataclass import dataclass
 
 _VERSIONS: Final = {"v3": ("tpu-v3", 2), "v4": ("tpu-v4", 2), "v5p": ("tpu-v5p", 2)}
 _VERSIONS_OF_CHIPS: Final = {"v5e": ("tpu-v5e", 1), "v5litepod": ("tpu-v5e", 1), "v6e": ("tpu-v6e", 1)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import ClusterError, nearest
@@ -16,6 +16,7 @@ from shardwright.hardware.device import Accelerator
 from shardwright.hardware.inventories.inventory import Assumed, Found, Links, What
 from shardwright.hardware.inventories.merge import contradiction
 from shardwright.hardware.inventories.products import accelerators_called, devices_meant, links_found, nvlink_of, unknown_product
+from shardwright.lazy_dataclass import dataclass
 
 SAME_MEMORY: Final = 0.1
 """Part by which a device's memory may differ from the catalog's: that is what a program may allocate."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from shardwright.errors import ClusterError
@@ -16,6 +16,7 @@ from shardwright.hardware.inventories.merge import NodeSet
 from shardwright.hardware.inventories.node_paths import path_record
 from shardwright.hardware.inventories.products import links_found, nvlink_of
 from shardwright.hardware.link import Link
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 
 

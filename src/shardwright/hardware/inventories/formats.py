@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -18,6 +17,7 @@ from shardwright.hardware.inventories.slurm_sinfo import is_sinfo, read_sinfo
 from shardwright.hardware.inventories.slurm_topology import is_slurm_topology, read_slurm_topology
 from shardwright.hardware.inventories.text import checked_text, read_bounded
 from shardwright.hardware.inventories.topo_matrix import is_topo_matrix, read_topo_matrix
+from shardwright.lazy_dataclass import dataclass
 
 
 class Reader(Protocol):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIGA, format_bytes
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.inventories.inventory import Assumed, BusRate, Found, What
 from shardwright.hardware.inventories.merge import contradiction
 from shardwright.hardware.link import Link
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIGA
 
 _RING: Final = ("all_gather", "reduce_scatter")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.inventory import Found, Inventory, Links, SeenNode, Switch, What
 from shardwright.hardware.inventories.products import accelerators_called, devices_meant, nvlink_of
+from shardwright.lazy_dataclass import dataclass
 
 CLOSE: Final = 1.05
 """Sizes of memory that differ by less are of one kind of node: what firmware takes differs."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Final
 
@@ -23,6 +22,7 @@ from shardwright.hardware.inventories.islands import island_sizes, parts_of, req
 from shardwright.hardware.inventories.nccl_elements import unread
 from shardwright.hardware.inventories.text import MAX_WORD, whole_number
 from shardwright.hardware.inventories.xml_tree import Element, parse_xml
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIGA, MEGA
 
 MAX_FUNCTIONS: Final = 1024

@@ -13,13 +13,13 @@ P9_BW) and the processors that topo.cc takes them for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from shardwright.hardware.catalog.nodes import PCIE_GB_PER_S, is_over_pcie, pcie_scale_up
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Evidence
 from shardwright.hardware.inventories.inventory import Assumed, Found, Paths, What
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIGA
 
 PEER_EFFICIENCY: Final = 0.625

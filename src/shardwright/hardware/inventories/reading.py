@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from shardwright.hardware.inventories.merge import NodeSet, contradiction, named
 from shardwright.hardware.inventories.node_states import schedulable
 from shardwright.hardware.inventories.tiers import Placed, Tiers, full_paths, in_order, tiers_of
 from shardwright.hardware.zones import ZoneLink
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIGA, MILLI
 
 MAX_GROUPS: Final = 1024

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from math import lcm
 from typing import Any, Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.inventory import Assumed, Found, SeenNode, What
+from shardwright.lazy_dataclass import dataclass
 
 MAX_TIERS: Final = 15
 _NAMES: Final = ("leaf", "spine", "core")

@@ -9,7 +9,6 @@ the text was copied. Source: the legend that the program prints.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from io import StringIO
 from itertools import combinations
 from typing import Final
@@ -18,6 +17,7 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.inventory import Found, Inventory, Links, Paths, SeenNode, What
 from shardwright.hardware.inventories.islands import island_sizes, parts_of, require_all_links, unordered
 from shardwright.hardware.inventories.text import MAX_WORD, numbered_lines
+from shardwright.lazy_dataclass import dataclass
 
 MAX_COLUMNS: Final = 256
 MOST_LINKS: Final = 18

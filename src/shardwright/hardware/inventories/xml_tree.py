@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 from xml.parsers import expat
 
 from shardwright.errors import ClusterError
+from shardwright.lazy_dataclass import dataclass
 
 MAX_DEPTH: Final = 64
 MAX_ELEMENTS: Final = 20_000

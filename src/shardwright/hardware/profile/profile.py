@@ -6,11 +6,11 @@ A profile holds achieved rates (FLOP/s, bytes/s), not shares of a peak: what the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardwright.dtype import Dtype
 from shardwright.hardware.device import Evidence
+from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ whose heads are the value heads and whose state is key width x value width a hea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.dense import QkNorm, core_operator, head_extents, hidden_extent, linear, qk_norm_operator, rotary_operator
 from shardwright.model.blocks.mamba import MAX_KERNEL, conv_operator, gate_operator, heads_extent, width_norm
 from shardwright.model.ir.fields import MAX_HEAD_DIM, MAX_HEADS, Fields

@@ -6,9 +6,10 @@ are of class ssm; heads (Mamba-2) or channels (Mamba-1) are what a split on t cu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.decoder import configured_model
 from shardwright.model.blocks.dense import hidden_extent, linear, norm, residual, split_parameters, step
 from shardwright.model.ir.block import INPUT, Block

@@ -6,8 +6,7 @@ The training form: the key/value latent is expanded to full heads and the core i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.dense import core_operator, head_extents, hidden_extent, linear, norm, rotary_operator
 from shardwright.model.ir.fields import MAX_HEAD_DIM, MAX_HIDDEN, Fields
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorClass

@@ -7,8 +7,9 @@ scorer's heads over one key head, no values (``value_dim`` 0), and sees all keys
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.dense import hidden_extent, linear, norm
 from shardwright.model.ir.fields import MAX_CONTEXT, MAX_HEAD_DIM, MAX_HEADS, Fields
 from shardwright.model.ir.operator import AttentionShape, BlockChoice, Operator, OperatorClass, OperatorKind

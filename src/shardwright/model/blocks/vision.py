@@ -11,8 +11,9 @@ the token's elements lie over its patches, and operators carry the share of a to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.dense import attention_operators, hidden_extent, layer_block, linear, mlp_operators, norm, step
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.graph import Model, Run

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from shardwright.lazy_dataclass import dataclass
 
 CARD: Final = "config.json and weights index of the model's repository, from memory"
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
+
+from shardwright.lazy_dataclass import dataclass
 
 BY_LAYER: Final = "rotary positions that differ by type of layer"
 PROPORTIONAL: Final = "proportional"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import QkNorm, attention_operators, grouped_shape, layer_block, mlp_operators, norm, residual
 from shardwright.model.blocks.experts import moe_operators

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.families.positions import kind_of, number_of
 from shardwright.model.families.spelled import SPELLED
 from shardwright.model.ir.fields import Fields

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NoReturn, TypeVar
 
 from shardwright.errors import ModelError, nearest
+from shardwright.lazy_dataclass import dataclass
 
 T = TypeVar("T", bool, str)
 

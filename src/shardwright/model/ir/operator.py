@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 
 

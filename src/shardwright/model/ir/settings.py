@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, isqrt
 from typing import Final
+
+from shardwright.lazy_dataclass import dataclass
 
 QUICK: Final = 1.702
 """Of GELU by a sigmoid (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2)."""

@@ -6,10 +6,11 @@ model, the simulator and an executor read this and nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from shardwright.collectives.algorithm import Collective
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import runs_backward
 from shardwright.model.ir.operator import AttentionShape, Operator, ScanShape
 from shardwright.model.ir.tensor import ParameterClass

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache, partial
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.axis_changes import axis_change

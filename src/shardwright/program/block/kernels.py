@@ -6,10 +6,11 @@ Backward GEMMs have their own shapes: input gradient (m, k, n), weight gradient 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.block import eager
 from shardwright.program.block.apart import bias_works, clamp_works, has_late_bias

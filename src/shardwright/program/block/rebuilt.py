@@ -8,10 +8,10 @@ checkpoint of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.program.block.placement import is_routed
 from shardwright.program.same import Same

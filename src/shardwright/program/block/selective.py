@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.runtime.runtime import KeptOutput, Runtime, SelectiveRecompute

@@ -7,10 +7,11 @@ and makers with other parts of the same key head add theirs when gradients are s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Extent
 from shardwright.program.block.placement import is_routed

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.lazy_dataclass import dataclass
 
 Degrees = Mapping[str, IntArray]
 """Degree of each axis, and the lane's samples a microbatch under ``mbs``; arrays of one shape."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import accumulate
 from typing import cast
@@ -12,6 +12,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray, among_any
 from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent
 from shardwright.program.layout.layout import Box, Indices, Interval, Layout, count, normal

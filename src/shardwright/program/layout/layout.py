@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import NamedTuple
+
+from shardwright.lazy_dataclass import dataclass
 
 Interval = tuple[int, int]
 """[a, b)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -11,6 +10,7 @@ from math import prod
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import AxisStep, Cell, Cells, StageCells, devices_of, indices, regular_levels

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import Cell, StageCells, indices, regular_levels

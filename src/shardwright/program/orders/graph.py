@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.orders.rows import ActionRows
 from shardwright.schedules.table import B, F, I, R, W
 from shardwright.strategy.plan.plan import Plan

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from shardwright.arrays import IntArray, among, distinct
 from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import Split, num_leaves
 from shardwright.strategy.plan.stages import Placement

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from shardwright.arrays import Int8Array, Int32Array, IntArray
 from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.orders.participation import Participation, participation
 from shardwright.program.same import one_of_equal_devices
 from shardwright.schedules.entries import actions_of

@@ -7,11 +7,11 @@ hold duplicates, which are not added; devices that computed disjoint cells hold 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from itertools import product
 
 from shardwright.errors import StrategyError
 from shardwright.hardware.graph import Units
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.layout import Box, Ticks, ticks, volume
 from shardwright.program.layout.partners import Group, representatives, transversals
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 
@@ -11,6 +11,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.hardware.graph import Units
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import Dim, Extent

@@ -8,7 +8,7 @@ devices apart follows from their parts and is found once for stages that differ 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import lcm
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct, listed, numbered_rows
 from shardwright.hardware.graph import Units
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages
 from shardwright.program.stages.holdings import Summing

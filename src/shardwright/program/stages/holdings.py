@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
 from shardwright.hardware.graph import Units
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import runs_backward, without_gradient
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import le, lt
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct
 from shardwright.hardware.graph import Units
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.layout.cells import Cells, StageCells, dims_present, images, intervals, reference_runs

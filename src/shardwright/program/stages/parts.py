@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from shardwright.arrays import among_any, listed
 from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import asks_inputs, without_gradient
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.graph import Model

@@ -6,7 +6,6 @@ A trait is found once for stages that differ by whole units of the network.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct, numbered_rows
 from shardwright.hardware.graph import Units
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from shardwright.errors import StrategyError
 from shardwright.hardware.graph import Units
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.layout import Box, Layout, count, ticks
 
 Group = tuple[int, ...]

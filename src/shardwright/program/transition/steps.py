@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.transition.pieces import Component, Group
 
 Load = dict[int, int]

@@ -8,10 +8,11 @@ is run on symbols (`transition_steps`). Collectives are what lists of steps turn
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from shardwright.hardware.graph import Units
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.layout import Layout
 from shardwright.program.transition.copies import copies
 from shardwright.program.transition.pieces import Component, Piece, PlacedPiece, components

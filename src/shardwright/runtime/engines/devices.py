@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.engine import Engine, ExpertExchange
 from shardwright.runtime.engines.rules import Choice, Estimate, Kind, choice, largest_of, reserved_bytes, share, size_row
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.rules import Captures, Choice, Estimate, Kind, Reserve, SizeRow, SumLimit
 from shardwright.runtime.runtime import Fact, Options
 

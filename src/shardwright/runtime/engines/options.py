@@ -6,11 +6,12 @@ An engine with options is text ``vllm-0.12 token_budget=16384 async=on``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from shardwright.errors import RuntimeModelError, nearest
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.engine import Engine, Setting, Word
 from shardwright.runtime.runtime import Fact, Options
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIB, MIB
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 from shardwright.compiled import cores
 from shardwright.errors import UsageError, nearest
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.engine.pooled import LEAST_S, Pooled
 from shardwright.search.engine.protocol import Engine, Workers
 from shardwright.search.engine.serial import Serial

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import groupby, product
 from math import comb, prod
 
 from shardwright.errors import UsageError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.exact.orders import num_orders
 from shardwright.search.exact.space import ExactSpace, dealt, device_labels, lane_partitions, stage_trees

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import lru_cache
 from math import inf, prod
 
@@ -17,6 +17,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.critical_path import jitter_among
 from shardwright.errors import InfeasibleError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.certificate import Certificate, assert_sound, claim
 from shardwright.search.exact.find_lanes import search_lanes

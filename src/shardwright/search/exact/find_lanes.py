@@ -8,7 +8,7 @@ and the simulated steps of those that may still win.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from math import inf, prod
 
@@ -18,6 +18,7 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.critical_path import jitter_among
 from shardwright.cost.stage_costs import StageCosts
 from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.program import Program, chunks_of
 from shardwright.search.exact.deals import Deal, LaneKind, choices, deals, num_members, unordered

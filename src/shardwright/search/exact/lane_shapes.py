@@ -7,13 +7,14 @@ on the other lanes. Two stages are alike if they cost the same alone, and each o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.hardware.graph import at_work
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.stages.holdings import parameter_places, shares_of
 from shardwright.program.stages.parts import StageParts

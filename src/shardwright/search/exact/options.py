@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from shardwright.cost.overlap import with_overlap_of, without_fused_overlap
 from shardwright.cost.stage_costs import StageCosts, sharing
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.instances import TaskKind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import combinations, product
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from shardwright.errors import UsageError
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.graph import units_of
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.problem import Problem
 from shardwright.search.exact.trees import Node, TreeSpace, labelled_trees

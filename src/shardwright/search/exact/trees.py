@@ -8,9 +8,10 @@ outside the core).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, product
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.plan.split import Split

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.step_costs import step_costs
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import member_grid

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from shardwright.arrays import BoolArray, FloatArray
 from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import step_costs
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
 from shardwright.search.grid.host_bounds import drop_over_hosts, excess_over_hosts
 from shardwright.search.grid.line_bounds import raise_by_lines

@@ -19,7 +19,7 @@ from shardwright.search.grid.best_first import Outcome, Refinement, merged
 from shardwright.search.grid.bounded import Crossed, bound_space, crossed
 from shardwright.search.grid.counts import count_members
 from shardwright.search.grid.mesh_bounds import has_experts, mesh_bounds
-from shardwright.search.grid.meshes import Meshes, full_meshes, idle_meshes
+from shardwright.search.grid.meshes import MESH, Meshes, full_meshes, idle_meshes
 from shardwright.search.grid.modules import LADDER
 from shardwright.search.grid.near_layers import near_layers
 from shardwright.search.grid.paired import PairedSearch, search_paired
@@ -66,6 +66,40 @@ class Searched:
     refused: int = 0
     paired: list[PairedSearch] = field(default_factory=list)
 
+    def may_reach(self, meshes: Meshes, space: Space, seconds: float) -> BoolArray:
+        """(meshes,) which of them may have a member of at most so many seconds in a part of the space, as far as the search knows: all
+        but those that it has bounded above it.
+        """
+        known, least = [meshes], [np.full(len(meshes), -np.inf)]
+        for part in self.crossed:
+            if part.space.chosen == space.chosen and part.whole is not None:
+                members = part.whole.members
+                of_mesh = np.full(len(members.meshes), np.inf)
+                np.minimum.at(of_mesh, members.outers.columns["mesh"], members.least_of(part.whole.seconds))
+                # `members.meshes` are those that have a legal member.
+                known += [part.meshes, members.meshes]
+                least += [np.full(len(part.meshes), np.inf), of_mesh]
+        for left, bounds, part_space in self.left:
+            if part_space.chosen == space.chosen:
+                known.append(left)
+                least.append(bounds)
+        number = _numbered(known)
+        # The last that is said of a mesh counts.
+        bound = np.full(int(number.max(initial=-1)) + 1, -np.inf)
+        bound[number] = np.concatenate(least)
+        reached: BoolArray = bound[number[: len(meshes)]] <= seconds
+        return reached
+
+
+def _numbered(sets: list[Meshes]) -> IntArray:
+    """A number of each mesh of some sets, one after the other: equal meshes have the same."""
+    number = np.zeros(sum(map(len, sets)), dtype=np.int64)
+    for name in (*MESH, "order"):
+        column = np.concatenate([one.columns[name] for one in sets])
+        values, place = np.unique(column, return_inverse=True)
+        _, number = np.unique(number * len(values) + place.reshape(-1), return_inverse=True)
+    return number.reshape(-1)
+
 
 def search(
     problem: Problem,
@@ -77,6 +111,7 @@ def search(
     limit: Limit | None = None,
     memory: int = SEARCH_MEMORY,
     progress: Progress | None = None,
+    keeps: Callable[[Meshes], BoolArray] | None = None,
 ) -> Searched:
     """Bound and refine the members on all devices, then, where the space has them, those that leave devices idle.
 
@@ -86,6 +121,7 @@ def search(
     Args:
         limit: past it the best so far stands; what was not crossed by then counts with the bound of its mesh.
         memory: bytes for members: one half for those that are looked at, one for those that were and are kept for what comes behind.
+        keeps: which meshes are looked at, where others are known to have no member among the `top` best.
     """
     found, limit = Searched(), limit or Limit()
     first, *others = parts = parts_of(problem, space)
@@ -93,7 +129,10 @@ def search(
     def meshes_of(own: Problem) -> tuple[Meshes, Meshes | None]:
         # Options place no device: all parts have the same meshes, and as many members of each, unless shards wait on the host.
         runtime = own.runtime
-        return _counted(replace(space, options=()), facts, runtime.zero_with_pipeline, runtime.parameters_on_host)
+        full, idle = _counted(replace(space, options=()), facts, runtime.zero_with_pipeline, runtime.parameters_on_host)
+        if keeps is None:
+            return full, idle
+        return full.take(keeps(full)), None if idle is None else idle.take(keeps(idle))
 
     full, idle = meshes_of(problem)
     found.refused = (len(space.rows()) - len(parts)) * (full.enumerated + (idle.enumerated if idle is not None else 0))

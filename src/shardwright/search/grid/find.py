@@ -47,10 +47,36 @@ def find(
     hints: bool = True,
     progress: Progress | None = None,
 ) -> Answer:
-    """The best member of `space`, certified.
+    """The best member of `space`, certified: the answer of `search_and_answer`."""
+    return search_and_answer(
+        problem,
+        space,
+        facts,
+        capacity=capacity,
+        top=top,
+        limit=limit_of(time_limit_s, most_looks=most_looks, stop_at=stop_at),
+        memory=memory,
+        hints=hints,
+        progress=progress,
+    )[0]
+
+
+def search_and_answer(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    *,
+    capacity: int,
+    top: int,
+    limit: Limit,
+    memory: int = SEARCH_MEMORY,
+    hints: bool = True,
+    progress: Progress | None = None,
+) -> tuple[Answer, Searched]:
+    """The best member of `space`, certified, and the search that found it.
 
     Args:
-        time_limit_s: past it the best so far stands with its proven gap. most_looks, stop_at: see `search.limit.limit_of`.
+        limit: past it the best so far stands with its proven gap (`search.limit.limit_of`).
         memory: bytes that the search may take for members. hints: see `infeasible.nothing_fits`; not where the error is caught.
 
     Raises:
@@ -60,10 +86,10 @@ def find(
     if progress is not None:
         progress("load compiled kernels (the first run compiles them)", 0, 1)
     load_kernels()
-    begun, limit = time.monotonic(), limit_of(time_limit_s, most_looks=most_looks, stop_at=stop_at)
+    begun = time.monotonic()
     searched = search(problem, space, facts, capacity=capacity, top=top, limit=limit, memory=memory, progress=progress)
     answer = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit, hints=hints, progress=progress)
-    return replace(answer, search_time_s=time.monotonic() - begun)
+    return replace(answer, search_time_s=time.monotonic() - begun), searched
 
 
 def answer_of(

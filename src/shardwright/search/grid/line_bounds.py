@@ -5,16 +5,18 @@ B0 is that of every member: a rank whose groups lie otherwise has other blocks (
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bound_arrays import BY_MESH, Costs, Facts, Outer
 from shardwright.cost.bounds import bound_members
 from shardwright.cost.critical_path import path_seconds
 from shardwright.cost.step_costs import StepCosts, step_costs
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import first_of_each
 from shardwright.search.grid.lined import LineRows
@@ -53,7 +55,7 @@ class _LineOuters:
 def _line_outers(prepared: Prepared, rows: LineRows) -> _LineOuters:
     outer = np.flatnonzero(rows.of_outer >= 0)
     counts = np.array([len(one.ways) for one in rows.lines])[rows.of_outer[outer]]
-    ways = [np.array([len(np.unique(line)) for line in one.ways]) for one in rows.lines]
+    ways = [np.array([len(arrays.distinct(line)) for line in one.ways]) for one in rows.lines]
     each = np.repeat(outer, counts)
     line = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)
     num_ways = np.concatenate([ways[place] for place in rows.of_outer[outer].tolist()]) if len(outer) else line

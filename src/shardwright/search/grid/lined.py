@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from shardwright import arrays
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.collectives.span import lie_alike, span_with
 from shardwright.cost.columns import LayerTable, layer_table, tensor_groups_inside
@@ -16,6 +15,7 @@ from shardwright.cost.lines import INSIDE, OF_ULYSSES, Lines, lines_of
 from shardwright.cost.mesh_table import MeshTable, lies_in_units, mesh_table
 from shardwright.cost.sum_seconds import SumSpans
 from shardwright.hardware.cluster import Tier
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import Columns, distinct, first_of_each
 from shardwright.search.grid.members import Members
@@ -57,8 +57,8 @@ def line_rows(problem: Problem, members: Members, *, some: BoolArray, cut: IntAr
     if not some.any():
         return None
     tiers = problem.cluster.tiers()
-    degrees = tuple(np.unique(outer["ulysses"][some]).tolist())
-    asked = np.unique(outer["mesh"][some])
+    degrees = tuple(arrays.distinct(outer["ulysses"][some]).tolist())
+    asked = arrays.distinct(outer["mesh"][some])
     unlike = asked[_lie_unlike({name: mesh[name][asked] for name in _MESH}, tiers, degrees)]
     if not len(unlike):
         return None
@@ -119,7 +119,7 @@ class _Pairs:
         """(pairs, tiers - 1) of groups by name (`lines.Group`); 0 where a mesh has no such group."""
         tiers = next(iter(self.lines[0].below.values())).shape[1]
         found = np.zeros((len(self.outer), tiers), dtype=np.int64)
-        for number in np.unique(part).tolist():
+        for number in arrays.distinct(part).tolist():
             here = part == number
             every = [one.below.get((kind, number), np.zeros((one.num_ways, tiers), dtype=np.int64)) for one in self.lines]
             found[here] = np.concatenate(every)[self._row[here]]

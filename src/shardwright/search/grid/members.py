@@ -5,14 +5,15 @@ The rules are those of `strategy.grid.rules`, each judged as soon as what it rea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bound_arrays import SCHEDULE_1F1B, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.runtime.options import ordered
 from shardwright.runtime.runtime import Options as RuntimeOptions
@@ -166,7 +167,7 @@ def _unlike(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
 
 def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
     """Cross with the legal (vpp, schedule) of each pp."""
-    lines = extended({"pp": np.unique(columns["pp"])}, "vpp", space.of("vpp"), facts)
+    lines = extended({"pp": arrays.distinct(columns["pp"])}, "vpp", space.of("vpp"), facts)
     cuts = list(zip(lines["pp"].tolist(), lines["vpp"].tolist(), strict=True))
     if space.first or space.last:
         lines["largest"] = np.array([_largest(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts], dtype=np.int64)

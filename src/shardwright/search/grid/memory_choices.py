@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -12,6 +12,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.bound_arrays import ChoiceArrays
 from shardwright.cost.degree_rows import Rows
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import distinct as distinct_rows
 from shardwright.search.grid.space import Space

@@ -15,19 +15,20 @@ ranks of 2 s, one chunk of two layers each, and 8 microbatches the last rank giv
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.chunk_layout import ChunkLayout, layout_of
 from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.known_rows import known_table
 from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
@@ -158,7 +159,7 @@ def _priced_already(problem: Problem, known: Prepared, kinds: IntArray, sizes: I
     outer, members = known.members.outers.columns, known.members
     place = {tuple(row): at for at, row in enumerate(kinds.tolist())}
     of_mesh = np.array([place.get(tuple(row), -1) for row in _placed(members.meshes.columns).tolist()], dtype=np.int64)
-    rows = np.unique(np.stack([of_mesh[outer["mesh"]], np.searchsorted(sizes, outer["mbs"]), known.layer_row], axis=1), axis=0)
+    rows = arrays.distinct_rows(np.stack([of_mesh[outer["mesh"]], np.searchsorted(sizes, outer["mbs"]), known.layer_row], axis=1))
     kind, size, row = rows[rows[:, 0] >= 0].T
     for block, seconds in zip(found, _both_ways(known.layers), strict=True):
         np.minimum.at(block, (kind, size), seconds[row])
@@ -206,7 +207,7 @@ def _interleaves(space: Space, pp: IntArray, count: IntArray) -> BoolArray:
 def _by_rank(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, work: _Work, rows: IntArray) -> FloatArray:
     """The bound of some `rows`, rank by rank."""
     pp, found = meshes.columns["pp"][rows], np.full(len(rows), np.inf)
-    lines = _pipelines(Same(problem.model), tuple(np.unique(pp).tolist()), space.of("vpp"), space.first, space.last, facts.layers)
+    lines = _pipelines(Same(problem.model), tuple(arrays.distinct(pp).tolist()), space.of("vpp"), space.first, space.last, facts.layers)
     plain = any(not SCHEDULES[str(name)] for name in space.of("schedule"))
     start, end = (np.searchsorted(lines.pp, pp, side=side) for side in ("left", "right"))
     some = np.flatnonzero(end > start)

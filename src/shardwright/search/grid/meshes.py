@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.grid.columns import Columns, select
 from shardwright.search.grid.space import AXES, Space
 from shardwright.strategy.grid.rules import GridFacts, keeps

@@ -5,7 +5,7 @@ What layers take depends on few degrees; where replicas and pipeline ranks lie m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -16,6 +16,7 @@ from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.known_rows import known_table
 from shardwright.cost.parts import CP, EP, TP
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.grid.columns import Columns, distinct, extended

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
+from shardwright import arrays
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.chunk_layout import layout_of
 from shardwright.cost.critical_path import jitter
@@ -25,6 +26,7 @@ from shardwright.cost.parts import ATTENTION, EP, GEMM
 from shardwright.cost.step_bytes import StepBytes, reserve_factor, step_bytes
 from shardwright.cost.step_costs import StepCosts, step_costs
 from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.schedules.grid_order import order_violations
 from shardwright.schedules.registry import schedule_table
@@ -98,7 +100,7 @@ def _row(table: ActionTable, at: slice) -> Row:
     if one[last]:
         last += 1
     step = np.where(kind == _F, 1, np.where((kind == _B) | (kind == _W), -1, 0))
-    chunks = np.unique(chunk)
+    chunks = arrays.distinct(chunk)
     held = np.cumsum((chunk[:, None] == chunks) * step[:, None], axis=0)
     return Row(
         alone=_counted(actions[~one & ~other]),

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from shardwright import arrays
 from shardwright.arrays import IntArray
 from shardwright.cost.bound_arrays import Patterns
 from shardwright.cost.chunk_layout import ChunkLayout
@@ -142,7 +143,7 @@ def _pattern(
     return {
         "ranks": np.array(pp),
         "chunks_per_rank": np.array(layout.vpp),
-        "looked": np.array(len(np.unique(ranks))),
+        "looked": np.array(len(arrays.distinct(ranks))),
         "rank": ranks,
         "stage": stage[ranks].astype(np.float64),
         "before": before[ranks].astype(np.float64),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import step_costs
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import ordered
 from shardwright.search.grid.bounded import Bounded, bound_space

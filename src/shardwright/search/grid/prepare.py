@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -30,6 +30,7 @@ from shardwright.cost.known_rows import known_table
 from shardwright.cost.mesh_table import MeshTable, lies_in_units, mesh_table
 from shardwright.cost.priced import Priced
 from shardwright.cost.step_bytes import reserve_factor
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 from shardwright.search.grid.columns import distinct

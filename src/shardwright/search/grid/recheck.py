@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from shardwright.cost.step_costs import step_costs
 from shardwright.errors import DataError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate

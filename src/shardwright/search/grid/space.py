@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 from shardwright.errors import RuntimeModelError, UsageError, nearest
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, ordered

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import ShardwrightError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.trained import trained
 from shardwright.program.legal import facts_of, grid_violations
 from shardwright.program.problem import Problem, under

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.joint.arrays import is_alike
 from shardwright.search.joint.layer_counts import any_order_bounds, layer_counts

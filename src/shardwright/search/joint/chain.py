@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.chunk_layout import block_facts
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.program.stages.chunks import Content, counted
 from shardwright.strategy.grid.facts import layer_runs

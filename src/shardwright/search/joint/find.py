@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import comb
 
 from shardwright.errors import InfeasibleError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import ordered
 from shardwright.search.answer import Answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -13,6 +12,7 @@ from shardwright.cost.critical_path import picoseconds, walk
 from shardwright.cost.rank_memory import in_flight as in_flight_rows
 from shardwright.cost.step_costs import MAX_PIECES
 from shardwright.cost.terms import reserved_bytes, temporary_bytes
+from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable, B, F
 from shardwright.search.joint.label_program import (

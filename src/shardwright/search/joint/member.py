@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from shardwright.cost.priced import Priced
 from shardwright.cost.step_bytes import again_bytes
 from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts, step_costs
 from shardwright.cost.terms import temporary_bytes
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.runtime.options import ordered
 from shardwright.schedules.table import ActionTable

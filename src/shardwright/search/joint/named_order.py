@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from shardwright.cost.critical_path import order_table
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.joint.arrays import is_alike
 from shardwright.search.joint.label_program import Pipeline, Splits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from shardwright.cost.step_bytes import reserve_factor
 from shardwright.cost.step_costs import StepCosts
 from shardwright.cost.terms import activation_room
 from shardwright.errors import InfeasibleError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, I, W
 from shardwright.search.joint.member import JointPlan, compose

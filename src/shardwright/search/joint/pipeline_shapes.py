@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.bound_arrays import Costs
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.grid.by_mesh import told_apart
 from shardwright.search.grid.members import Members, enumerate_members

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from shardwright.cost.critical_path import order_table, path_seconds
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import StepCosts
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable
 from shardwright.search.joint.member import JointPlan, compose

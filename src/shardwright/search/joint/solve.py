@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.joint import label_program as labels
 from shardwright.search.joint.label_program import OPTIONS, Cells, Pipeline, Splits, fill
 from shardwright.search.joint.reach import reach, ways_on

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from shardwright.cost.bound_arrays import Facts
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.joint.arrays import pipeline_of, splits_of
 from shardwright.search.joint.chain import Chain, chain_of

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, isfinite
 
 from shardwright.errors import InfeasibleError, OutOfTimeError
 from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.hardware.overrides import limit_devices
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import exp, floor, log, log1p
 
 import numpy as np
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.frames import Dual, Frame
 from shardwright.search.limit import Limit
 from shardwright.search.mixed.bench import Bench, Stock

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.errors import UsageError, nearest
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.options import BY_NAME
 from shardwright.runtime.runtime import Options
 from shardwright.search.grid.space import PINNABLE

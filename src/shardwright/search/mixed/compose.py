@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiled
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.frames import Dual
 from shardwright.search.mixed.market import Market, Values, prices_of
 from shardwright.search.mixed.place import MixedLane, MixedPlan

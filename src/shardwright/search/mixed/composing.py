@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
 from shardwright.cost.model_flops import LONGEST_STEP_S
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Frame
 from shardwright.search.mixed.bench import Bench, Stock

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf, isfinite
 
 import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.spending import SECONDS_PER_HOUR
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Floor
 from shardwright.search.mixed.compose import COLUMNS, Composition, among, dealt, most_replicas

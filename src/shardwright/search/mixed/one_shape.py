@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 
 import numpy as np
 
 from shardwright.cost.model_flops import LONGEST_STEP_S
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
 from shardwright.search.mixed.bench import Bench, Stock
 from shardwright.search.mixed.composing import WORTH, whole_frame

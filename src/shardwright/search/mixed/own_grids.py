@@ -7,9 +7,10 @@ costs no less than their product. Ranges whose product is below what is to be sh
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf, isfinite
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.frames import PoolAlone, Stops
 from shardwright.search.grid.kernels import load_kernels

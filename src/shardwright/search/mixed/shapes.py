@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray, distinct
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.mixed.recompute import MOST_STAGES
 from shardwright.search.mixed.tables import StageTable
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
@@ -13,6 +11,7 @@ from shardwright.cost.device_network import group_problem
 from shardwright.cost.mesh_table import shared_parameters
 from shardwright.cost.step_bytes import again_bytes
 from shardwright.errors import UsageError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor import TABLES
 from shardwright.program.problem import Problem
 from shardwright.search.grid.prepare import facts_of

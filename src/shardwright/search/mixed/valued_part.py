@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf, isfinite
 
 from shardwright.cost.device_network import kind_problem
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
 from shardwright.search.certificate import Certificate
 from shardwright.search.frames import Cell, FrontPoint, MixedPart, ValuedPart

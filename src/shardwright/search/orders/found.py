@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.table import ActionTable, B, F, I, W
 from shardwright.search.orders.problem import OrderProblem
 from shardwright.search.orders.walk import levels, walk

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from shardwright.errors import InfeasibleError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.orders.bounds import order_bounds
 from shardwright.search.orders.memory_option import MemoryOption, Options, least, with_options
 from shardwright.search.orders.problem import OrderProblem

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.orders.memory_option import MemoryOption, Options, useful
 from shardwright.search.orders.problem import OrderProblem, flat
 from shardwright.search.orders.walk import HELD, INPUT, STASH, WEIGHT, walk

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from shardwright.errors import UsageError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.orders.problem import LARGEST, OrderProblem
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.errors import InfeasibleError, UsageError
+from shardwright.lazy_dataclass import dataclass
 
 LARGEST = 2**40
 """Most units of a time or of memory: sums over a whole table stay far inside 64 bits."""

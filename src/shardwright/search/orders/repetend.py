@@ -6,12 +6,12 @@ shorter than a rank's work on one microbatch of each lane, so a block of that pe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.orders.problem import OrderProblem
 
 STRETCHES = tuple(Fraction(number, 100) for number in (100, 101, 103, 106, 110, 115, 122, 130, 145, 165, 200, 250, 350, 500))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.orders.check import run_order
 from shardwright.program.orders.graph import ActionGraph, action_graph
 from shardwright.program.orders.participation import Participation

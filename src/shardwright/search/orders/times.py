@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.errors import UsageError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.orders.graph import Edges
 from shardwright.search.orders.problem import LARGEST
 

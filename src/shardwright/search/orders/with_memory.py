@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.errors import InfeasibleError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.orders.bounds import order_bounds, trip
 from shardwright.search.orders.find import find_order, found_order
 from shardwright.search.orders.found import FoundOrder, codes_of, one_at_a_time, weigh

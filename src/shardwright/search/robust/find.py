@@ -11,11 +11,12 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from typing import Final
 
 from shardwright.errors import InfeasibleError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.grid.kernels import load_kernels

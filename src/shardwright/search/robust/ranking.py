@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.states import State
+from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.certificate import Certificate
 from shardwright.search.grid.find import find

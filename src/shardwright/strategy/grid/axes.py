@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
 from shardwright.strategy.violation import Rule
 

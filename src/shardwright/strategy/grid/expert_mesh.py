@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
+from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.axes import Grid
 
 

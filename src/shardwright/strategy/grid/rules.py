@@ -8,12 +8,13 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache, lru_cache, reduce
 from types import FunctionType, MappingProxyType, SimpleNamespace
 from typing import Any, Final, cast
 
 from shardwright.errors import StrategyError, nearest
+from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.axes import AXES, BORN, Grid
 from shardwright.strategy.grid.chunks import chunk_layers
 from shardwright.strategy.grid.expert_mesh import fold

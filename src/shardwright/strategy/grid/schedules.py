@@ -6,9 +6,10 @@ The tables themselves are `schedules`, above this package; a test holds both to 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+from shardwright.lazy_dataclass import dataclass
 
 LOOPED: Final = "looped"
 WAVE: Final = "wave"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.plan.split import Split
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from shardwright.errors import StrategyError, nearest
+from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.schedules import GRID_SCHEDULES
 from shardwright.strategy.text.grid_notation import is_word, name_and_value, word_hint

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from shardwright.errors import nearest
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.operator import Operator
 from shardwright.strategy.grid.facts import layer_runs

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.serving.case import Metric
 from shardwright.validation.serving.judge import ServingRow, ServingValidation, engine_and_device, errors_of, grouped, waiting
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.serving import ClosedLoop, ServingJob
+from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.engines.engine import Engine
 from shardwright.serving.deployment import Deployment, Role

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from shardwright.hardware.catalog.serving_constants import ServingConstants
+from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.serving.case import Metric, ServingCase, metric_value
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.hardware.catalog.serving_constants import DECLARED_SERVING, SERVING, ServingConstants, serving_names
+from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.optimum import optimum
 from shardwright.validation.serving.case import Doubt, Metric, ServingCase
 from shardwright.validation.serving.evaluator import ServingEvaluator

@@ -7,7 +7,6 @@ cache: there a few per cent of memory decide whether requests wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean, median
 from typing import Any, Final
@@ -21,6 +20,7 @@ from shardwright.errors import (
     UsageError,
     nearest,
 )
+from shardwright.lazy_dataclass import dataclass
 from shardwright.serving.notation import print_deployment
 from shardwright.validation.case import SkipReason
 from shardwright.validation.serving.case import Doubt, Metric, ServingCase, ServingSkip

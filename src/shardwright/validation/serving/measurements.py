@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.measurements import FILES
 from shardwright.validation.serving.metric_rows import METRIC, metric_rows
 from shardwright.validation.table import Form, columns_of, parse_rows, read_bytes, table_lines

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from shardwright.errors import ShardwrightError
 from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
+from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.serving.case import ServingCase, ServingSkip
 from shardwright.validation.serving.evaluator import ServingEvaluator, ServingPrediction
 from shardwright.validation.serving.fit import ServingSlopes

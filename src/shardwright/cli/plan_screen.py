@@ -1,0 +1,44 @@
+"""The answer of ``shardwright plan`` on the screen and in a file: what a run with --quiet alone does not import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Group
+
+from shardwright.api.grids import unsearched_of
+from shardwright.cli import screen
+from shardwright.cli.beside import Beside
+from shardwright.files.faces import filed
+from shardwright.files.stored import file_text, plan_document, stored_answer
+from shardwright.files.text import to_text
+from shardwright.report.terminal import render_answer
+from shardwright.search.answer import Answer
+from shardwright.search.limit import STOP
+from shardwright.search.simulation import Simulation
+
+
+def show(
+    answer: Answer,
+    *,
+    cost: Callable[[Simulation], Beside] | None,
+    output: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Save the answer to `output`, if there is one, and print it as JSON or as a screen.
+
+    Args:
+        cost: what is shown beside the answer; None = nothing.
+    """
+    stored = stored_answer(answer)
+    left = None if (quiet and not as_json) or STOP.is_set() else unsearched_of(answer)
+    if output is not None:
+        screen.save(output, file_text(stored, output))
+    beside = Beside() if cost is None else cost(stored.simulation)
+    if as_json:
+        searched = {"search_time_s": answer.search_time_s, "unsearched": filed(left, names={})}
+        screen.write(to_text({**plan_document(answer), **searched, **beside.document}))
+    elif not quiet:
+        screen.show(Group(render_answer(answer, left=left), *beside.sections))

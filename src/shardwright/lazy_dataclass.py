@@ -1,0 +1,228 @@
+"""`dataclasses.dataclass`, which compiles the methods of frozen classes with slots once they are in use.
+
+The standard decorator writes and compiles six methods of each class as its module is imported: for all classes of a
+plan that is two thirds of the time that importing this package takes. Here `__init__`, `__repr__`, `__eq__` and
+`__hash__` are compiled when they have been called some times, and one `__setattr__` and one `__delattr__` serve all classes. What the
+classes do is the same. Other settings, and classes that inherit from a dataclass, go to the standard decorator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from operator import attrgetter
+from reprlib import recursive_repr
+from typing import TYPE_CHECKING, Any
+
+
+def _frozen(self: Any, name: str, *value: Any) -> None:
+    """Refuse to set or delete an attribute; one that a subclass, which is no dataclass, adds is its own business."""
+    cls = type(self)
+    if "__dataclass_fields__" in vars(cls) or name in cls.__dataclass_fields__:
+        raise dataclasses.FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
+    if value:
+        object.__setattr__(self, name, *value)
+    else:
+        object.__delattr__(self, name)
+
+
+def _set(self: Any, name: str, value: Any) -> None:
+    _frozen(self, name, value)
+
+
+def _delete(self: Any, name: str) -> None:
+    _frozen(self, name)
+
+
+def _state(self: Any) -> list[Any]:
+    """Values of all fields, for pickle and copy, which cannot use a dictionary."""
+    return [getattr(self, field.name) for field in dataclasses.fields(self)]
+
+
+def _set_state(self: Any, state: Iterable[Any]) -> None:
+    for field, value in zip(dataclasses.fields(self), state, strict=True):
+        object.__setattr__(self, field.name, value)
+
+
+def _tuple_of(fields: Iterable[dataclasses.Field[Any]], owner: str) -> str:
+    return "(" + "".join(f"{owner}.{field.name}, " for field in fields) + ")"
+
+
+def _init_text(cls: Any, names: dict[str, Any]) -> str:
+    by_place, by_name, lines = list[str](), list[str](), list[str]()
+    for field in dataclasses.fields(cls):
+        name, default, value = field.name, "", field.name
+        if field.default_factory is not dataclasses.MISSING:
+            names[f"_factory_{name}"], default = field.default_factory, "=_missing"
+            value = f"_factory_{name}() if {name} is _missing else {name}" if field.init else f"_factory_{name}()"
+        elif field.default is not dataclasses.MISSING:
+            names[f"_default_{name}"], default = field.default, f"=_default_{name}"
+            value = name if field.init else f"_default_{name}"
+        elif not field.init:
+            continue
+        lines.append(f"    _set(self, {name!r}, {value})\n")
+        if field.init:
+            (by_name if field.kw_only else by_place).append(f"{name}{default}")
+    if hasattr(cls, "__post_init__"):
+        lines.append("    self.__post_init__()\n")
+    words = ", ".join(["self", *by_place, *(["*", *by_name] if by_name else [])])
+    return f"def __init__({words}):\n{''.join(lines) or '    pass'}"
+
+
+def _eq_text(cls: Any, _: dict[str, Any]) -> str:
+    fields = [field for field in dataclasses.fields(cls) if field.compare]
+    same = f"{_tuple_of(fields, 'self')} == {_tuple_of(fields, 'other')}"
+    return f"def __eq__(self, other):\n    return {same} if other.__class__ is self.__class__ else NotImplemented"
+
+
+def _hash_text(cls: Any, _: dict[str, Any]) -> str:
+    fields = [field for field in dataclasses.fields(cls) if (field.compare if field.hash is None else field.hash)]
+    return f"def __hash__(self):\n    return hash({_tuple_of(fields, 'self')})"
+
+
+def _repr_text(cls: Any, names: dict[str, Any]) -> str:
+    names["recursive_repr"] = recursive_repr
+    shown = ", ".join(f"{field.name}={{self.{field.name}!r}}" for field in dataclasses.fields(cls) if field.repr)
+    return f"@recursive_repr()\ndef __repr__(self):\n    return self.__class__.__qualname__ + f'({shown})'"
+
+
+_TEXTS: dict[str, Callable[[Any, dict[str, Any]], str]] = {
+    "__init__": _init_text,
+    "__eq__": _eq_text,
+    "__hash__": _hash_text,
+    "__repr__": _repr_text,
+}
+
+
+def _compile(cls: Any, method: str) -> Any:
+    """Write a method for the fields of the class and put it in the place of the one that asked for it."""
+    names: dict[str, Any] = {"_set": object.__setattr__, "_missing": dataclasses.MISSING}
+    exec(_TEXTS[method](cls, names), names)
+    function = names[method]
+    function.__qualname__, function.__module__ = f"{cls.__qualname__}.{method}", cls.__module__
+    setattr(cls, method, function)
+    return function
+
+
+def _in_words(cls: Any, method: str) -> Any:
+    """A method that works without code of its own while it is called seldom; None where it has to be compiled."""
+    fields = dataclasses.fields(cls)
+    if method == "__hash__":
+        names = [field.name for field in fields if (field.compare if field.hash is None else field.hash)]
+        values = attrgetter(*names) if len(names) > 1 else None
+        return None if values is None else lambda self: hash(values(self))
+    if method == "__eq__":
+        names = [field.name for field in fields if field.compare]
+        values = attrgetter(*names) if len(names) > 1 else None
+        return (
+            None
+            if values is None
+            else lambda self, other: values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
+        )
+    if method != "__init__" or not all(field.kw_only and field.init for field in fields):
+        return None
+    defaults = [(field.name, field.default) for field in fields if field.default is not dataclasses.MISSING]
+    factories = [(f.name, f.default_factory) for f in fields if f.default_factory is not dataclasses.MISSING]
+    known = {field.name for field in fields}
+    required = known - {name for name, _ in (*defaults, *factories)}
+    finish = getattr(cls, "__post_init__", None)
+
+    def init(self: Any, *values: Any, **named: Any) -> None:
+        if values or not (required <= named.keys() <= known):
+            # Python's own words for what is wrong.
+            _compile(cls, method)(self, *values, **named)
+            return
+        for name, value in named.items():
+            _assign(self, name, value)
+        for name, value in defaults:
+            if name not in named:
+                _assign(self, name, value)
+        for name, make in factories:
+            if name not in named:
+                _assign(self, name, make())
+        if finish is not None:
+            finish(self)
+
+    return init
+
+
+_assign = object.__setattr__
+SELDOM = 2
+"""Calls that take less time without code of their own than compiling it takes."""
+
+
+def _on_first_call(cls: Any, method: str) -> Any:
+    count, words = 0, None
+
+    def stub(self: Any, *values: Any, **named: Any) -> Any:
+        nonlocal count, words
+        if count == 0:
+            words = _in_words(cls, method)
+        count += 1
+        if words is None or count > SELDOM:
+            return _compile(cls, method)(self, *values, **named)
+        return words(self, *values, **named)
+
+    stub.__name__, stub.__module__ = method, __name__
+    return stub
+
+
+class _Signature:
+    """What `inspect.signature` asks a class for: it has none of its own, and by then an `__init__` to look at."""
+
+    def __get__(self, instance: object, owner: Any) -> None:
+        if instance is None and owner.__init__.__module__ == __name__:
+            _compile(owner, "__init__")
+
+
+@lru_cache
+def _settings(*, eq: bool, kw_only: bool) -> Any:
+    """What the standard decorator notes about a class of these settings."""
+
+    class Empty:
+        pass
+
+    made: Any = dataclasses.dataclass(frozen=True, slots=True, eq=eq, kw_only=kw_only)(Empty)
+    return made.__dataclass_params__
+
+
+def _record(cls: Any, *, eq: bool = True, kw_only: bool = False) -> Any:
+    own = vars(cls)
+    inherits = any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__[1:])
+    hints: dict[str, Any] = own.get("__annotations__", {})
+    is_special = any(word in str(one) for one in hints.values() for word in ("InitVar", "ClassVar", "KW_ONLY"))
+    if inherits or is_special or "__setattr__" in own or "__delattr__" in own:
+        return dataclasses.dataclass(frozen=True, slots=True, eq=eq, kw_only=kw_only)(cls)
+    # Python sets __hash__ to None where a class has __eq__: that is not the class's own wish.
+    has_hash = own.get("__hash__") is not None or ("__hash__" in own and "__eq__" not in own)
+    left = {name for name in ("__init__", "__repr__", "__eq__") if name in own}
+    left |= {"__hash__"} if has_hash else set()
+    left |= set() if eq else {"__eq__", "__hash__"}
+    has_state = "__getstate__" in own
+    # Most of what is left is to look whether texts of annotations name such a type: here none does.
+    cls.__annotations__ = dict.fromkeys(hints, object)
+    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
+    made.__annotations__ = hints
+    for name, hint in hints.items():
+        made.__dataclass_fields__[name].type = hint
+    for method in _TEXTS:
+        if method not in left:
+            setattr(made, method, _on_first_call(made, method))
+    if not has_state:
+        made.__getstate__, made.__setstate__ = _state, _set_state
+    made.__setattr__, made.__delattr__, made.__signature__ = _set, _delete, _Signature()
+    made.__dataclass_params__ = _settings(eq=eq, kw_only=kw_only)
+    return made
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(cls: Any = None, /, **settings: Any) -> Any:
+        """`dataclasses.dataclass`, lazily where it is frozen and has slots."""
+        others = {name: value for name, value in settings.items() if name not in ("frozen", "slots")}
+        if cls is not None or not (settings.get("frozen") and settings.get("slots")) or others.keys() - {"eq", "kw_only"}:
+            return dataclasses.dataclass(cls, **settings)
+        return lambda one: _record(one, **others)

@@ -1,0 +1,16 @@
+"""Write src/shardwright/simulator/runs.json anew: options of the runs that it lists, where frameworks have other options than before.
+
+python tools/shipped_runs.py
+"""
+
+from __future__ import annotations
+
+import json
+
+from interval_fit import runs_text
+
+from shardwright.simulator.runs import FILE
+
+if __name__ == "__main__":
+    ran = json.loads(FILE.read_text(encoding="utf-8"))["ran"]
+    FILE.write_text(runs_text(map(tuple, ran)), encoding="utf-8")
