@@ -60,7 +60,7 @@ def test_errors_are_objects_where_json_is_asked_for(capsys: pytest.CaptureFixtur
 
 
 def test_memory_that_is_not_there_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def full(_words: list[str]) -> int:
+    def full(_words: list[str], _when_loaded: object) -> int:
         raise MemoryError("Unable to allocate 1.12 GiB")
 
     monkeypatch.setattr("shardwright.cli.main._dispatch", full)
