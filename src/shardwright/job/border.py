@@ -16,12 +16,13 @@ MAX_SAMPLES: Final = 2**32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionRecipe:
-    """Number formats that go together: of GEMMs, of the working copy, of saved activations, of the master copy."""
+    """Number formats that go together: of GEMMs, of the working copy, of saved activations, of the master copy, of optimizer states."""
 
     compute: Dtype
     parameter: Dtype
     activation: Dtype
     master: Dtype | None = Dtype.FP32
+    states: Dtype = Dtype.FP32
 
 
 MAX_IMBALANCE: Final = 1000
@@ -29,6 +30,7 @@ MAX_IMBALANCE: Final = 1000
 
 PRECISIONS: Final = {
     "bf16": PrecisionRecipe(compute=Dtype.BF16, parameter=Dtype.BF16, activation=Dtype.BF16),
+    "bf16-pure": PrecisionRecipe(compute=Dtype.BF16, parameter=Dtype.BF16, activation=Dtype.BF16, master=None, states=Dtype.BF16),
     "fp16": PrecisionRecipe(compute=Dtype.FP16, parameter=Dtype.FP16, activation=Dtype.FP16),
     "fp8": PrecisionRecipe(compute=Dtype.FP8, parameter=Dtype.BF16, activation=Dtype.BF16),
     "fp4": PrecisionRecipe(compute=Dtype.FP4, parameter=Dtype.BF16, activation=Dtype.BF16),
@@ -50,11 +52,12 @@ def job_from_flags(
     dropout: bool = False,
     expert_imbalance: float = 1.0,
 ) -> TrainingJob:
-    """The training job that the flags describe: AdamW with states in fp32.
+    """The training job that the flags describe: AdamW, with states in fp32 unless the precision says otherwise.
 
     Args:
         seq_len: tokens of a sample's text. global_batch: samples a step.
-        precision: a recipe of `PRECISIONS`: ``fp8`` and ``fp4`` compute in them over bf16 parameters and activations.
+        precision: a recipe of `PRECISIONS`: ``fp8`` and ``fp4`` compute in them over bf16 parameters and activations;
+            ``bf16-pure`` updates bf16 parameters in place, with optimizer states in bf16 and no fp32 copy (``model.to(torch.bfloat16)``).
         gradient_wire: dtype of gradients on the network; empty = as the runtime accumulates them.
         encoder_len, image_tokens: tokens of a sample's other sequences; 0 = it has none.
         needed: sequences that the model runs over (``Block.sequence`` and ``Block.memory``); each must have a length.
@@ -74,7 +77,7 @@ def job_from_flags(
     return TrainingJob(
         sequences=tuple(SequenceLength(name=name, tokens=tokens) for name, tokens in lengths.items() if tokens),
         global_batch=_count(global_batch, flag="--global-batch", most=MAX_SAMPLES),
-        optimizer=Optimizer(master=recipe.master),
+        optimizer=Optimizer(master=recipe.master, states=(recipe.states, recipe.states)),
         compute=recipe.compute,
         parameter=recipe.parameter,
         activation=recipe.activation,

@@ -8,7 +8,7 @@ from shardwright.dtype import Dtype
 from shardwright.runtime import megatron_lm
 from shardwright.runtime.facts import derive, named, read, runtime, stated
 from shardwright.runtime.options import offered
-from shardwright.runtime.pytorch import ALLOCATOR, CUBLAS, LAUNCH_BLOCKING
+from shardwright.runtime.pytorch import ALLOCATOR, CUBLAS, LAUNCH_BLOCKING, MOMENTS
 from shardwright.runtime.runtime import (
     AttentionKernel,
     ElementKernels,
@@ -171,6 +171,7 @@ V0_16: Final = runtime(
         offered(
             "kernels", "compiled", "compile.enabled: true", stated(_CONFIG, element_kernels=ElementKernels.COMPILED, note="torch.compile")
         ),
+        *MOMENTS,
         *_offloads(0, 1, 2, 3),
     ),
 )
@@ -213,6 +214,17 @@ MEGATRON: Final = derive(
                 _EAGER,
                 element_kernels=ElementKernels.EAGER,
                 note="none of the flags for fused softmax, bias-gelu and bias-dropout, which version 1.1.5 has off by default",
+            ),
+        ),
+        offered("attention", "unfused", "", stated(_MEGATRON_ARGUMENTS, attention_kernel=AttentionKernel.UNFUSED)),
+        offered(
+            "attention",
+            "flash-2",
+            "--use-flash-attn",
+            stated(
+                "https://github.com/EleutherAI/gpt-neox/blob/v2.0/configs/neox_arguments.md",
+                attention_kernel=AttentionKernel.FLASH_2,
+                note="attention_config of GPT-NeoX, --use-flash-attn of Megatron-DeepSpeed since 2023",
             ),
         ),
         offered(

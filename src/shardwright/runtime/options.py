@@ -167,7 +167,11 @@ OPTIONS: Final = (
     Option(
         name="moments",
         about="dtype of the optimizer's states",
-        values={"fp32": "32 bits, or what the job says", "bf16": "16 bits; the master copy stays"},
+        values={
+            "fp32": "32 bits, or what the job says",
+            "bf16": "16 bits; the master copy stays",
+            "8bit": "8 bits, quantised in blocks (bitsandbytes, torchao); the master copy stays",
+        },
         numerics=True,
     ),
     Option(

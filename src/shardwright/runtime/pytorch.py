@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from shardwright.dtype import Dtype
 from shardwright.runtime.facts import read, stated
 from shardwright.runtime.options import offered
 from shardwright.runtime.runtime import TpOverlap
@@ -55,3 +56,16 @@ LAUNCH_BLOCKING: Final = (
     ),
     offered("launch_blocking", "off", "", stated(_ENVIRONMENT, off="launches_block", note="launches return at once by default")),
 )
+_EIGHT_BIT: Final = "https://huggingface.co/docs/bitsandbytes/main/en/optimizers"
+MOMENTS: Final = (
+    offered(
+        "moments", "fp32", "", stated(_EIGHT_BIT, off="moments", note="torch.optim.AdamW keeps its states in the dtype of what it updates")
+    ),
+    offered(
+        "moments",
+        "8bit",
+        "optim: adamw_8bit",
+        stated(_EIGHT_BIT, moments=Dtype.FP8, note="8 bits a state; the fp32 scale of each block of 256 (1.6 %) is not counted"),
+    ),
+)
+"""Optimizer states in 8 bits: any optimizer class can be passed to FSDP and DeepSpeed."""

@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime.facts import derive, named, read, runtime, stated
 from shardwright.runtime.options import offered
-from shardwright.runtime.pytorch import ALLOCATOR, COLLECTIVES, CUBLAS, FILLED, NCCL
+from shardwright.runtime.pytorch import ALLOCATOR, COLLECTIVES, CUBLAS, FILLED, MOMENTS, NCCL
 from shardwright.runtime.runtime import (
     AttentionKernel,
     ElementKernels,
@@ -51,8 +51,27 @@ _COMPILED_LOSS: Final = stated(
 _CONFIG: Final = f"{_TREE}/config/job_config.py"
 _FLOAT8: Final = "https://github.com/pytorch/torchtitan/blob/01db32e97d28d588eccadf527155d2201797d0b8/docs/float8.md"
 _ROWWISE: Final = "https://github.com/pytorch/ao/pull/2145"
+_MIXED: Final = "https://docs.pytorch.org/docs/2.9/distributed.fsdp.fully_shard.html"
 _ALL_OFFER: Final = (
     *COLLECTIVES,
+    *MOMENTS,
+    offered(
+        "grad_dtype",
+        "fp32",
+        "",
+        stated(_MIXED, gradient_dtype=Dtype.FP32, reduce_copy_bytes=6, note="MixedPrecisionPolicy(reduce_dtype=torch.float32)"),
+    ),
+    offered(
+        "grad_dtype",
+        "bf16",
+        "training.dtype: bfloat16",
+        stated(
+            _MIXED,
+            gradient_dtype=Dtype.BF16,
+            reduce_copy_bytes=4,
+            note="parameters in bf16 and no other reduce_dtype: gradients are reduced and kept in the parameters' dtype",
+        ),
+    ),
     offered(
         "fp8",
         "current",
