@@ -14,7 +14,7 @@ from shardwright.export.exporter import Given, exported
 from shardwright.export.options import flag_pairs
 from shardwright.export.registry import STRATEGIES, TARGETS
 from shardwright.hardware.cluster import Cluster
-from shardwright.launch_files.launch import Launch
+from shardwright.launch_files.launch import Launch, SaysSettings
 from shardwright.launch_files.read import read_launch, settings_of_files
 from shardwright.launch_files.registry import READERS
 from shardwright.program.legal import grid_violations
@@ -73,6 +73,8 @@ def read_request(
         runtime=launch.runtime,
         precision=request.precision or launch.precision,
         dropout=request.dropout or launch.dropout,
+        train=request.train or launch.train,
+        pins=request.pins or launch.possible,
     )
     return launch, with_defaults(found)
 
@@ -168,6 +170,10 @@ def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) ->
     same, with the flags of options behind them.
     """
     reader = READERS[launch.framework]
+    if isinstance(reader, SaysSettings):
+        own = reader.settings_of(grid, runtime=launch.runtime, global_batch=problem.job.global_batch)
+        if own:
+            return own
     if reader.target not in TARGETS:
         return {}
     plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
@@ -180,4 +186,5 @@ def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) ->
         return found
     values = {**dict(problem.runtime.own), **dict(grid.options)}
     flags = (offer.flag for offer in problem.runtime.offers if values.get(offer.option) == offer.value)
-    return {reader.worded(name): value for name, value in found.items()} | {n: v for flag in flags for n, v in flag_pairs(flag)}
+    told = {reader.worded(name): value for name, value in found.items()}
+    return told | {n: v for flag in flags for n, v in flag_pairs(flag) if reader.worded(n) not in told}

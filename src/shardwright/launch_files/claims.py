@@ -55,7 +55,7 @@ class Document:
         named: the user gave the file; a script that writes a file does not name it so.
         is_script: it is a command of a script. environment: variables of the script. notes: what was not followed.
         written: files that the script has a command write that is not followed, name -> the command. missing: scripts that the script reads
-            or starts and that are not there, name -> line.
+            or starts and that are not there, name -> line. devices: that the file asks for; 0 = it does not say.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Document:
     notes: tuple[str, ...] = ()
     written: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, int] = field(default_factory=dict)
+    devices: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ def settings_of_python(text: str, name: str) -> Arguments:
     Raises:
         DataError: it is no Python.
     """
-    tree = _tree(text, name)
+    tree = tree_of(text, name)
     # What is made by a call may be changed behind it.
     return dict([*_called(tree), *_assigned(tree)])
 
@@ -78,7 +78,12 @@ def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
     return {before: str(document)}
 
 
-def _tree(text: str, name: str) -> ast.Module:
+def tree_of(text: str, name: str) -> ast.Module:
+    """A Python file, parsed.
+
+    Raises:
+        DataError: it is no Python.
+    """
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -88,9 +93,10 @@ def _tree(text: str, name: str) -> ast.Module:
 def _called(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Keywords of calls."""
     for node in ast.walk(tree):
-        called = _dotted(node.func) if isinstance(node, ast.Call) else []
+        called = dotted(node.func) if isinstance(node, ast.Call) else []
         for keyword in node.keywords if isinstance(node, ast.Call) and called else ():
-            value = _literal(keyword.value) or _named(keyword.value)
+            listed = named_value(keyword.value) if isinstance(keyword.value, ast.List | ast.Tuple) else None
+            value = _literal(keyword.value) or listed or _named(keyword.value)
             if keyword.arg and value is not None:
                 yield f"{called[-1]}.{keyword.arg}".replace("_", "-").lower(), value
 
@@ -99,7 +105,7 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Attributes that are set, and entries of tables whose keys are dotted names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
-            parts = _dotted(node.targets[0])
+            parts = dotted(node.targets[0])
             value = _literal(node.value) or _called_with(node.value)
             if parts and value is not None:
                 yield ".".join(parts[1:]).replace("_", "-").lower(), value
@@ -110,7 +116,8 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, str]]:
                     yield key.value.replace("_", "-").lower(), value
 
 
-def _dotted(node: ast.expr) -> list[str]:
+def dotted(node: ast.expr) -> list[str]:
+    """The parts of ``a.b.c``; empty of what else an expression is."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute) and len(parts) < MAX_DEPTH:
         parts.insert(0, node.attr)
@@ -123,11 +130,18 @@ def _called_with(node: ast.expr) -> str | None:
     return _literal(node.args[0]) if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords else None
 
 
+def named_value(node: ast.expr) -> str | None:
+    """The name of what an expression is or calls, or the one text that it is called with."""
+    if isinstance(node, ast.List | ast.Tuple):
+        return " ".join(name for one in node.elts[:100] if (name := named_value(one))) or None
+    return _called_with(node) or (_named(node) if isinstance(node, ast.Call | ast.Attribute | ast.Name) else None)
+
+
 def _named(node: ast.expr) -> str | None:
     """What is called, or the name: of ``FullAC.Config()`` that is ``FullAC.Config``; ``none`` of nothing."""
     if isinstance(node, ast.Constant) and node.value is None:
         return "none"
-    return ".".join(_dotted(node.func if isinstance(node, ast.Call) else node)) or None
+    return ".".join(dotted(node.func if isinstance(node, ast.Call) else node)) or None
 
 
 def _literal(node: ast.expr) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from shardwright.errors import DataError, nearest
 from shardwright.launch_files.claims import Claim, Document, Signature
@@ -58,6 +58,8 @@ class Launch:
         seq_len: tokens of a sample; global_batch: samples a step; 0 = not said. precision: of the job; empty = not said.
         dropout: attention or hidden dropout is on. settings: all of them. notes: what was assumed or left out, a line each.
         refused: rules of the framework itself that the launch breaks, for which it would not start.
+        train: what is trained (`model.trained.parse_training`); empty = all of the model. possible: axis -> the values that the
+        framework has of it, of those that its runtime has more of: better strategies are looked for among them alone.
     """
 
     framework: str
@@ -70,6 +72,8 @@ class Launch:
     settings: tuple[Setting, ...]
     notes: tuple[str, ...] = ()
     refused: tuple[Violation, ...] = ()
+    train: str = ""
+    possible: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def of(self, *verdicts: Verdict) -> tuple[Setting, ...]:
         """The settings with one of these verdicts."""
@@ -82,10 +86,12 @@ class Written:
 
     Args:
         arguments: name, in lower case with dashes -> value. notes: of how they were found.
+        program: that a script starts (`claims.Document.program`); empty = files alone.
     """
 
     arguments: Arguments
     notes: tuple[str, ...] = ()
+    program: str = ""
 
 
 class LaunchReader(Protocol):
@@ -119,6 +125,14 @@ class LaunchReader(Protocol):
 
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """What settings say of a launch of `model` on so many devices, under a runtime of the catalog."""
+
+
+@runtime_checkable
+class SaysSettings(Protocol):
+    """A reader that can say a strategy in its framework's own settings, without an export of it."""
+
+    def settings_of(self, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
+        """The settings by which the framework runs a strategy under a runtime; empty = it cannot say it."""
 
 
 def by_name(reasons: Mapping[str, str]) -> Mapping[str, str]:

@@ -51,7 +51,8 @@ def with_named(documents: Sequence[Document], claimants: Sequence[Claimant], bes
 def _named(document: Document, claimants: Sequence[Claimant]) -> Iterator[tuple[NamedFile, str]]:
     """Files that a document names, with what each holds."""
     said = {**document.launched, **document.settings}
-    seen = set()
+    # What a framework has itself is no file of the launch, whoever else would read one.
+    seen = {word for word in said.values() for one in claimants for named in one.signature.files if PurePosixPath(word).name in named.own}
     for claimant in claimants:
         if document.settings and not claimant.claims(document).evidence:
             continue

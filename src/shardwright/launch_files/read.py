@@ -12,8 +12,10 @@ from shardwright.launch_files.claims import Claimant, Document, best_claimant, j
 from shardwright.launch_files.degrees import variables_that_set
 from shardwright.launch_files.environment import needed_variables, slowing_variables
 from shardwright.launch_files.launch import Launch, LaunchReader, Verdict, Written
+from shardwright.launch_files.model_names import compared
 from shardwright.launch_files.named_files import Beside, with_named
-from shardwright.launch_files.read_documents import ARGUMENTS, chosen, documents_of, read_text
+from shardwright.launch_files.python_functions import CHOICES
+from shardwright.launch_files.read_documents import ARGUMENTS, CONFIGURATION_SUFFIXES, chosen, documents_of, read_text
 from shardwright.launch_files.registry import CLAIMANTS, READERS
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.registry import load_runtime
@@ -65,7 +67,8 @@ def launch_of_files(
     def sources(name: str) -> str | None:
         return texts.get(Path(name).name) or beside(name)
 
-    documents = [one for name, text in files for one in chosen(list(documents_of(text, name, given or {}, sources)), framework)]
+    known = {**_function_named(files, given or {}, framework), **(given or {})}
+    documents = [one for name, text in files for one in chosen(list(documents_of(text, name, known, sources)), framework)]
     reader = _reader(documents, framework)
     read = with_named(_of_the_launch(documents, reader), _claimants(reader), sources)
     merged = _merged(read, _claimants(reader))
@@ -75,12 +78,24 @@ def launch_of_files(
     environment = {name: value for one in read for name, value in one.environment.items()}
     merged |= variables_that_set(load_runtime(runtime), environment)
     notes = (*(note for one in read for note in one.notes), *_sizes(read, devices), *((why,) if why else ()))
-    launch = reader.read(Written(arguments=merged, notes=notes), model=model, devices=devices, runtime=runtime)
+    program = next((one.program for one in read if one.program), "")
+    written = Written(arguments=merged, notes=notes, program=program)
+    launch = reader.read(written, model=model, devices=devices, runtime=runtime)
+    launch = replace(launch, settings=tuple(compared(one, model) for one in launch.settings))
     for document in read:
         _require_understood(launch, document, reader)
     needed = needed_variables(launch.framework, launch.grid, environment) if any(one.is_script for one in read) else ()
     slow = slowing_variables(environment, counted=merged)
     return replace(launch, settings=(*launch.settings, *slow), notes=(*launch.notes, *needed))
+
+
+def _function_named(files: Sequence[tuple[str, str]], given: Mapping[str, str], framework: str) -> Mapping[str, str]:
+    """The function of a Python file that a command beside it names, such as ``--config llama3_8b``."""
+    if not any(Path(name).suffix.lower() == ".py" for name, _ in files):
+        return {}
+    scripts = [(name, text) for name, text in files if Path(name).suffix.lower() not in CONFIGURATION_SUFFIXES]
+    found = [one for name, text in scripts for one in chosen(list(documents_of(text, name, given)), framework)]
+    return {name: one.settings[name] for one in found for name in CHOICES if name in one.settings and one.settings[name].isidentifier()}
 
 
 def _claimants(reader: LaunchReader) -> list[Claimant]:
@@ -95,7 +110,8 @@ def _merged(documents: Sequence[Document], claimants: Sequence[Claimant]) -> dic
     merged: dict[str, str] = {}
     for one in documents:
         merged |= {name: value for name, value in one.launched.items() if name.partition(".")[0] in launchers}
-        merged |= one.settings
+        # "auto" of DeepSpeed's files is what the program has.
+        merged |= {name: value for name, value in one.settings.items() if value != "auto" or name not in merged}
     return merged
 
 
@@ -105,6 +121,8 @@ def _sizes(documents: Sequence[Document], devices: int) -> Iterator[str]:
         nodes, each = (one.launched.get(f"torchrun.{name}", "") for name in ("nnodes", "nproc-per-node"))
         if all(text.isascii() and text.isdigit() and len(text) < 8 for text in (nodes, each)) and int(nodes) * int(each) != devices:
             yield f"torchrun starts {int(nodes) * int(each):,} processes, CLUSTER has {devices:,} devices"
+        if one.devices not in (0, devices):
+            yield f"the manifest asks for {one.devices:,} devices, CLUSTER has {devices:,} devices"
 
 
 def _require_settings(merged: Mapping[str, str], documents: Sequence[Document], reader: LaunchReader) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.launch_files.claims import Document, FileKind
 from shardwright.launch_files.documents import settings_of_document, settings_of_python
+from shardwright.launch_files.kubernetes import Manifest, manifest_of
 from shardwright.launch_files.launch import ORDER
+from shardwright.launch_files.python_functions import settings_of_recipe
 from shardwright.launch_files.registry import CLAIMANTS
 from shardwright.launch_files.shell import read_script
 from shardwright.launch_files.shell_state import Sources
@@ -29,6 +32,10 @@ _KINDS: Final = {
 }
 
 
+CONFIGURATION_SUFFIXES: Final = frozenset(_KINDS)
+"""Endings of files that are no scripts."""
+
+
 def documents_of(text: str, name: str, given: Mapping[str, str], sources: Sources | None = None) -> Iterator[Document]:
     """What a file says: of a script its commands with settings, and each file that it writes.
 
@@ -37,15 +44,31 @@ def documents_of(text: str, name: str, given: Mapping[str, str], sources: Source
     """
     kind = _KINDS.get(Path(name).suffix.lower())
     if name == ARGUMENTS:
-        yield Document(name=name, kind=FileKind.COMMAND, settings=parse_arguments(text))
+        yield Document(name=name, kind=FileKind.COMMAND, settings=parse_arguments(text, keep_off=True))
     elif kind is FileKind.CSV:
         yield Document(name=name, kind=kind, settings={ORDER: text})
     elif kind is FileKind.PYTHON:
-        yield Document(name=name, kind=kind, settings=settings_of_python(text, name))
+        followed = settings_of_recipe(text, name, given=given)
+        settings = settings_of_python(text, name) if followed is None else followed.settings
+        yield Document(name=name, kind=kind, settings=settings, notes=followed.notes if followed else ())
+    elif (manifest := manifest_of(text, Path(name).suffix.lower(), name, given=given)) is not None:
+        yield from _of_manifest(manifest, name, given, sources)
     elif kind is not None:
         yield Document(name=name, kind=kind, settings=settings_of_document(text, Path(name).suffix.lower(), name))
     else:
         yield from _of_script(text, name, given, sources)
+
+
+def _of_manifest(manifest: Manifest, file: str, given: Mapping[str, str], sources: Sources | None) -> Iterator[Document]:
+    """The commands of a manifest's containers, and the files of its ConfigMaps."""
+    for name, body in manifest.files:
+        suffix = Path(name).suffix.lower()
+        if suffix in (".json", ".yaml", ".yml", ".toml"):
+            yield Document(name=name, kind=_KINDS[suffix], named=False, settings=settings_of_document(body, suffix, name))
+    for container in manifest.containers:
+        if container.script:
+            found = _of_script(container.script, file, {**container.environment, **given}, sources)
+            yield from (replace(one, devices=manifest.devices) for one in found)
 
 
 def _of_script(text: str, file: str, given: Mapping[str, str], sources: Sources | None) -> Iterator[Document]:
@@ -61,7 +84,7 @@ def _of_script(text: str, file: str, given: Mapping[str, str], sources: Sources 
         yield Document(
             name=file,
             kind=FileKind.COMMAND,
-            settings=arguments_of(command.words),
+            settings=arguments_of(command.words, keep_off=True),
             program=command.program,
             launchers=frozenset(name for name, _ in command.launchers),
             launched=_launched(command),

@@ -165,6 +165,10 @@ def _dollar(text: str, n: int, variables: Variables, depth: int) -> tuple[int, V
         return end, _counted(text[n + 3 : end - 2], text[n:end], variables, depth)
     if behind == "(":
         end = _closing(text, n + 1, "(", ")")
+        inner = text[n + 2 : end - 1].strip()
+        if inner.startswith("expr "):
+            # The one command that counts as the shell does.
+            return end, _counted(inner.removeprefix("expr ").replace("\\*", "*"), text[n:end], variables, depth)
         return end, text[n:end]
     if behind == "[":
         end = _closing(text, n + 1, "[", "]")

@@ -33,6 +33,9 @@ _SECTIONS: Final = MappingProxyType(
         "trainingconfig.": "training.",
         "compileconfig.": "compile.",
         "config.activation-checkpoint": "activation-checkpoint.mode",
+        "model-registry.converters": "model.converters",
+        "training.max-context-length": "training.seq-len",
+        "trainingconfig.max-context-length": "training.seq-len",
         "experimental.": "parallelism.",
         "training.batch-size": "training.local-batch-size",
         "training.compile": "compile.enable",
@@ -42,6 +45,13 @@ _SECTIONS: Final = MappingProxyType(
 )
 """How a section begins in Python and in older files -> its name."""
 _P: Final = "parallelism."
+_TOKENS: Final = MappingProxyType(
+    {
+        "training.num-tokens-per-microbatch-per-dp-rank": "training.local-batch-size",
+        "training.num-tokens-per-train-step": "training.global-batch-size",
+    }
+)
+"""Tokens (since 0.3) -> the samples that they are."""
 UNDERSTOOD: Final = MappingProxyType(
     {
         f"{_P}data-parallel-replicate-degree": "replicas of shards",
@@ -64,8 +74,11 @@ UNDERSTOOD: Final = MappingProxyType(
         "training.global-batch-size": "samples of a step",
         "training.local-batch-size": "samples of a replica",
         "activation-checkpoint.mode": "recompute",
+        "training.dtype": "number format",
         "compile.enable-async-tensor-parallel": "sets tp_overlap",
+        "compile.components": "sets kernels",
         "model.converters": "products in 8 bits",
+        **dict.fromkeys(_TOKENS, "tokens of a microbatch or of a step"),
         ORDER: "order of the pipeline",
     }
 )
@@ -75,8 +88,9 @@ IGNORED: Final = by_name(
         "what is logged, how it starts": "metrics.* profiling.* profiler.* comm.* debug.* job.* validation.*",
         "checkpoints": "checkpoint.* checkpointconfig.* fault-tolerance.*",
         "the model's, and data": "model.* config.* tokenizer.* training.dataset* dataloader.* hf-assets-path",
+        "parts that are set as a whole": "compile parallelism training model-spec activation-checkpoint checkpoint model-registry",
         "how it runs": "training.seed training.deterministic training.gc-freq training.disable-cuda-graphs training.enable-cpu-offload "
-        "compile.components activation-checkpoint.* module config memory-estimation.* quantize.* module.* loss.*",
+        "activation-checkpoint.* module config memory-estimation.* quantize.* module.* loss.*",
         "which products, and when scales are made": "float8.filter-fqns float8.precompute-float8-dynamic-scale-for-fsdp",
     }
 )
@@ -88,6 +102,8 @@ _SINGLE: Final = ("1f1b", "gpipe")
 _DEGREES: Final = frozenset(f"{_P}{name}-parallel-{what}" for name, what in (("tensor", "degree"), ("pipeline", "degree"))) | {
     f"{_P}data-parallel-shard-degree"
 }
+_REGISTRY: Final = frozenset({"config.training", "config.parallelism", "config.model-spec", "trainingconfig.steps"})
+"""What a function of a registry (config_registry.py of the module) sets."""
 SIGNATURE: Final = Signature(
     kinds=frozenset({FileKind.TOML, FileKind.PYTHON, FileKind.COMMAND}),
     programs=frozenset({"torchtitan.train", "torchtitan/train.py"}),
@@ -102,7 +118,7 @@ SIGNATURE: Final = Signature(
     | {"training.local-batch-size", "job.config-file", "trainingconfig.local-batch-size", "activation-checkpoint.selective-ac-option"},
     files=(
         NamedFile(setting="job.config-file", holds="the strategy", instead=_DEGREES),
-        NamedFile(setting="module", holds="the strategy", instead=_DEGREES, ending=".py"),
+        NamedFile(setting="module", holds="the strategy", instead=_DEGREES | _REGISTRY, ending=".py"),
     ),
     shared=frozenset({"training.seq-len", "activation-checkpoint.mode", "model.flavor"}),
 )
@@ -162,7 +178,7 @@ class TorchtitanReader:
             model=model,
             seq_len=count(said, "training.seq-len"),
             global_batch=samples,
-            precision="fp8" if "float8" in said.get("model.converters", "") else "bf16",
+            precision=_precision(said),
             understood=UNDERSTOOD,
             ignored=IGNORED,
             of_model=tuple(compared_name(said, ("model.name", "model.flavor"), FLAVORS, model)),
@@ -174,13 +190,40 @@ TORCHTITAN: Final = TorchtitanReader()
 
 
 def _canonical(arguments: Arguments) -> Iterator[tuple[str, str]]:
-    for name, value in arguments.items():
-        before = next((one for one in _SECTIONS if name.startswith(one)), "")
-        yield _SECTIONS.get(before, "") + name.removeprefix(before), value
+    found = {canonical_name(name): value for name, value in arguments.items()}
+    length = count(found, "training.seq-len", 1) or 1
+    for name, value in found.items():
+        yield name, value
+        if name in _TOKENS:
+            yield _TOKENS[name], value if value.startswith("-") else str(max(count(found, name) // length, 1))
+
+
+def canonical_name(name: str) -> str:
+    """A setting as it is called here, of Python files and of older ones."""
+    before = max((one for one in _SECTIONS if name.startswith(one)), key=len, default="")
+    return _SECTIONS.get(before, "") + name.removeprefix(before)
+
+
+def _precision(said: Arguments) -> str:
+    """The recipe of number formats.
+
+    Raises:
+        DataError: a converter that is not priced, as of adapters or of 4 bits.
+    """
+    words = [word.lower() for word in re.findall(r"[A-Za-z0-9_.]+", said.get("model.converters", ""))]
+    unknown = [word for word in words if not word.startswith(("float8", "mx", "quantize.linear", "quantize.grouped_mm"))]
+    if unknown:
+        raise DataError(f"the converter {unknown[0][:40]} is not priced here", hint="Float8 or MXFP8")
+    if said.get("training.dtype", "float32") == "bfloat16":
+        return "bf16-pure"
+    return "fp8" if words else "bf16"
 
 
 def _options(said: Arguments) -> Mapping[str, str]:
     """Settings as arguments, with the names by which options are set."""
+    said = {name: value for name, value in said.items() if name != "compile.enable" or "model" in said.get("compile.components", "model")}
+    if any(word in said.get("model.converters", "").lower() for word in ("mxfp8", "quantize.linear.mx", "mx")):
+        said = {**said, "mx.recipe-name": "mxfp8"}
     renamed = {"compile.enable-async-tensor-parallel": f"{_P}enable-async-tensor-parallel"}
     return {renamed.get(name, name): value for name, value in said.items() if value.lower() not in ("false", "none")}
 

@@ -33,6 +33,7 @@ def advice_document(launch: Launch, advice: Advice) -> dict[str, Any]:
             "global_batch": launch.global_batch,
             "precision": launch.precision,
             "dropout": launch.dropout,
+            "train": launch.train,
         },
         "settings": [{"name": s.name, "value": s.value, "verdict": s.verdict.value, "means": s.means} for s in launch.settings],
         "notes": list(launch.notes),
@@ -102,7 +103,8 @@ def _understood(launch: Launch) -> list[Line]:
     counts = ", ".join(f"{len(launch.of(verdict))} {verdict.value}" for verdict in Verdict if launch.of(verdict))
     lines = [("Launch", f"{launch.framework}: {len(launch.settings)} settings: {counts}"), ("Strategy", print_grid(launch.grid))]
     said = f"{launch.global_batch:,} samples of {launch.seq_len:,} tokens a step, {launch.precision}"
-    lines.append(("Job", f"{said}, dropout" if launch.dropout else said))
+    said += ", dropout" if launch.dropout else ""
+    lines.append(("Job", f"{said}, trained: {launch.train}" if launch.train else said))
     ignored = launch.of(Verdict.IGNORED)
     if ignored:
         lines.append(("Ignored", ", ".join(one.name for one in ignored)))

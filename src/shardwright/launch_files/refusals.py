@@ -1,0 +1,42 @@
+"""Settings that change the answer and that no price here has: refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.runtime.arguments import Arguments
+
+OFF: Final = frozenset({"", "false", "none", "null", "0", "no", "off", "0.0", "[]", "{}"})
+"""Values at which a setting changes nothing."""
+Refusal = tuple[str, frozenset[str]]
+"""What a setting changes that is not priced, and its values that are harmless."""
+
+
+def refused(what: str, *harmless: str) -> Refusal:
+    """A setting that is refused at all values but those that are off, and `harmless` ones, in lower case."""
+    return what, OFF | frozenset(harmless)
+
+
+def refuse(arguments: Arguments, table: Mapping[str, Refusal]) -> None:
+    """Check that no setting changes the answer in a way that is not priced.
+
+    Args:
+        table: name of a setting, or the beginning of names that ends in ``*`` -> its refusal.
+
+    Raises:
+        DataError: one does; it is named.
+    """
+    starts = [(name[:-1], refusal) for name, refusal in table.items() if name.endswith("*")]
+    for name, value in arguments.items():
+        found = table.get(name) or next((refusal for start, refusal in starts if name.startswith(start)), None)
+        if found is not None and value.strip().lower() not in found[1]:
+            raise DataError(
+                f"{name[:60]} {value[:40]}: {found[0]} is not priced here", hint="a launch without it, or --from another framework"
+            )
+
+
+def priced(arguments: Arguments, table: Mapping[str, Refusal]) -> dict[str, str]:
+    """Settings of `table` that have a harmless value -> what they say: nothing that is not priced."""
+    return {name: "as it is priced" for name in arguments if name in table}
