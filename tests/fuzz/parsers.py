@@ -54,6 +54,7 @@ from tests.files.saved import UNEVEN, grid_plan, simulated
 from tests.files.test_trace_file import TEXT as TRACES
 from tests.hardware.inventory_files import SAMPLES as INVENTORIES
 from tests.hardware.test_states import FILE as SCENARIOS
+from tests.launch_files.readers.all_readers import FRAMEWORKS
 from tests.search.problems import facts_of, real_problem
 from tests.serving.test_trace_file import AZURE, MOONCAKE, OWN
 from tests.validation.serving_tables import HEADER as SERVING_HEADER
@@ -149,6 +150,10 @@ def parsers() -> tuple[Parser, ...]:
             for suffix, samples in LAUNCH_FILES.items()
         ),
         Parser(name="shell script", read=partial(read_script, given={"2": "b"}), samples=SCRIPTS),
+        *(
+            Parser(name=f"launch of {framework}{suffix}", read=partial(_launch_file, suffix), samples=samples, weight=0.3)
+            for (framework, suffix), samples in FRAMEWORKS.items()
+        ),
         Parser(name="facts", read=_facts, samples=tuple(path.read_text() for path in sorted(FACTS.glob("*.toml"))[:4])),
         Parser(
             name="facts of serving",
