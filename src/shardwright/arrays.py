@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -25,6 +26,13 @@ def listed(numbers: tuple[int, ...]) -> IntArray:
     return result
 
 
+def numbers_of(sequence: Sequence[int]) -> IntArray:
+    """The numbers of a sequence as an array: those of a range without making each of them first."""
+    if isinstance(sequence, range):
+        return np.arange(sequence.start, sequence.stop, sequence.step, dtype=np.int64)
+    return np.asarray(sequence, dtype=np.int64)
+
+
 def distinct(values: IntArray) -> IntArray:
     """Each number once, sorted: `numpy.unique`, which hashes, takes three times as long for arrays of thousands."""
     ordered = np.sort(values, axis=None)
@@ -37,6 +45,21 @@ def distinct_rows(rows: npt.NDArray[_N]) -> npt.NDArray[_N]:
     """Each row once, sorted: as `numpy.unique`, which imports masked arrays to look for them where it is asked for no indices."""
     result: npt.NDArray[_N] = np.unique(rows, axis=0, return_index=True)[0]
     return result
+
+
+def among(numbers: IntArray, size: int) -> BoolArray:
+    """(size,) whether each number from 0 to size - 1 is among `numbers`: in one pass, without sorting them."""
+    found = np.zeros(size, dtype=np.bool_)
+    found[numbers] = True
+    return found
+
+
+def among_any(several: Sequence[IntArray]) -> BoolArray:
+    """Whether each number, from 0 to the largest of all, is among some of several arrays."""
+    found = np.zeros(1 + max(int(numbers.max(initial=-1)) for numbers in several), dtype=np.bool_)
+    for numbers in several:
+        found[numbers] = True
+    return found
 
 
 def numbered_rows(rows: IntArray) -> IntArray:

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.api.problems import load_cluster
+from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, ModelError, StrategyError, UsageError
 from shardwright.hardware.catalog.power import power_of
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.serving import Arrivals, Lengths, Promise, ServingJob, Trace
+from shardwright.job.serving import Arrivals, Lengths, Precision, Promise, ServingJob, Trace
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.engines.registry import engine_called, notice
 from shardwright.serving.answer import PoolAnswer, ServingAnswer
+from shardwright.serving.checkpoint_formats import CheckpointFormats, checkpoint_formats
 from shardwright.serving.deployment import Deployment, Pool, Role, Worker
 from shardwright.serving.draw import longest_request
 from shardwright.serving.mean_field import MeanField
@@ -59,7 +61,7 @@ def serve_simulate(request: ServingRequest) -> ServingAnswer:
         metrics=seen,
         served=served,
         joules_per_token=_joules(problem.cluster, deployment, seen.tokens_per_second),
-        notes=_notes(problem, requests),
+        notes=_notes(request, problem, requests),
     )
 
 
@@ -89,7 +91,7 @@ def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment
     job = ServingJob(
         arrivals=arrivals,
         lengths=_lengths(request, arrivals),
-        precision=read_precision(request.precision),
+        precision=_precision(request, model, cluster),
         prefix=read_prefix(request.prefix) if request.prefix else None,
         promise=read_promise(request.slo) if request.slo else Promise(),
         speculation=read_speculation(max(guesses), request.acceptance),
@@ -97,6 +99,17 @@ def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment
         seed=request.seed,
     )
     return ServingProblem(model=model, cluster=cluster, job=job, engine=engine_called(request.engine or DEFAULT_ENGINE)), deployment
+
+
+def _precision(request: ServingRequest, model: Model, cluster: Cluster) -> Precision:
+    """The formats that the request names, else those of the model's checkpoint."""
+    if request.precision:
+        return read_precision(request.precision)
+    return _formats(model, cluster).precision
+
+
+def _formats(model: Model, cluster: Cluster) -> CheckpointFormats:
+    return checkpoint_formats(model, fp4_units=cluster.node.accelerator.peak(Dtype.FP4) > 0)
 
 
 def _served_model(name: str) -> Model:
@@ -182,8 +195,18 @@ def _joules(cluster: Cluster, deployment: Deployment, tokens_per_second: float) 
     return power.watts * deployment.devices / tokens_per_second if power is not None and tokens_per_second > 0 else None
 
 
-def _notes(problem: ServingProblem, requests: Requests) -> tuple[str, ...]:
-    found = [notice(problem.engine)]
+def _notes(request: ServingRequest, problem: ServingProblem, requests: Requests) -> tuple[str, ...]:
+    found = [notice(problem.engine), _precision_note(request, problem)]
     if problem.model.max_context and int((requests.inputs + requests.outputs).max()) > problem.model.max_context:
         found.append(f"the longest request is longer than the model's {problem.model.max_context:,} positions")
     return tuple(note for note in found if note)
+
+
+def _precision_note(request: ServingRequest, problem: ServingProblem) -> str:
+    """Where the number formats come from, or that the request replaces those of the checkpoint."""
+    if not request.precision:
+        return _formats(problem.model, problem.cluster).note
+    stored = problem.model.stored
+    if stored is None or read_precision(request.precision).mlp.weights.value == stored.weights:
+        return ""
+    return f"the checkpoint stores its weights in {stored.text()}; they are priced as --precision {request.precision} says"

@@ -47,7 +47,12 @@ Requests = Annotated[
     int, typer.Option("--requests", metavar="N", min=0, help="Requests in all.", show_default="10 for each in flight, or 1,000")
 ]
 Formats = Annotated[
-    str, typer.Option("--precision", help="Number format of all products (fp8), or by class: 'attention=bf16 experts=nvfp4 kv=fp8'.")
+    str,
+    typer.Option(
+        "--precision",
+        help="Number format of all matrix multiplications (fp8), or by class: 'attention=bf16 experts=nvfp4 kv=fp8'.",
+        show_default="as the checkpoint stores the weights",
+    ),
 ]
 Prefix = Annotated[
     str,
@@ -91,7 +96,7 @@ def serve_simulate(
     arrivals: Arrivals = "",
     trace: Trace = "",
     requests: Requests = 0,
-    precision: Formats = "bf16",
+    precision: Formats = "",
     prefix: Prefix = "",
     slo: Slo = "",
     acceptance: Acceptance = "",

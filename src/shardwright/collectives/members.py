@@ -7,17 +7,19 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import IntArray, distinct
+from shardwright.arrays import IntArray, distinct, numbers_of
 from shardwright.collectives.span import Between, Span
 from shardwright.hardware.cluster import Tier
 from shardwright.hardware.graph import Units
 
+_SPARSE = 64
+"""Units from a group's first to its last, for each member, from which sorting them is quicker than counting them."""
 PairRates = tuple[tuple[float, ...], ...]
 """Of each two outermost units of a cluster, from the one to the other."""
 
 
 def span_of_devices(
-    devices: tuple[int, ...],
+    devices: tuple[int, ...] | range,
     tiers: tuple[Tier, ...],
     *,
     units: tuple[Units, ...],
@@ -33,11 +35,20 @@ def span_of_devices(
         devices: different, as the cluster numbers them. tiers: innermost first. units: of each tier. between: bytes/s of a member, and
             seconds of a message, from each unit of the tier below the last to each; None = all alike.
     """
-    places = np.asarray(devices)
-    inside = [tuple(np.unique(level.of(places), return_counts=True)[1].tolist()) for level in units[:-1]]
+    places = numbers_of(devices)
+    inside = [_members_by_unit(level.of(places)) for level in units[:-1]]
     below = (*(max(counts) for counts in inside), len(devices))
     uneven = _unlike(int(places.min()), int(places.max()), units) and any(len(set(counts)) > 1 for counts in inside)
     return _span(below, tuple(inside) if uneven else None, tiers, in_network_reduction, _between(places, units, tuple(inside), between))
+
+
+def _members_by_unit(unit: IntArray) -> tuple[int, ...]:
+    """How many members lie in each unit that has some, in the order of the units."""
+    first, last = int(unit.min()), int(unit.max())
+    if last - first > len(unit) * _SPARSE:
+        return tuple(np.unique(unit, return_counts=True)[1].tolist())
+    counts = np.bincount(unit - first)
+    return tuple(counts[counts > 0].tolist())
 
 
 def _between(

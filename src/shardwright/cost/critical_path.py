@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import log2
+from math import gcd, lcm, log2
 from typing import Final
 
 import numpy as np
@@ -244,16 +244,28 @@ def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...])
     Args:
         stride: devices from one rank to the next.
     """
-    device = np.arange(devices, dtype=np.int64)
+    device = _one_of_each(devices, ranks, stride, lcm(*(t.num_devices for t in tiers if t.num_devices < devices)))
     rank = device // stride % ranks
     result = np.zeros((2, ranks, len(tiers)), dtype=np.bool_)
     for way, step in enumerate((1, -1)):
         other = device + ((rank + step) % ranks - rank) * stride
-        crossed = np.full(devices, len(tiers) - 1)
+        crossed = np.full(len(device), len(tiers) - 1)
         for index in range(len(tiers) - 2, -1, -1):
             crossed[device // tiers[index].num_devices == other // tiers[index].num_devices] = index
         result[way, rank, crossed] = True
     return result
+
+
+def _one_of_each(devices: int, ranks: int, stride: int, period: int) -> IntArray:
+    """Devices of which, for every device of a pipeline rank, one of that rank lies alike in the units of the network.
+
+    Args:
+        stride: devices from one rank to the next. period: devices after which the units repeat.
+    """
+    pipeline = ranks * stride
+    pipelines = min(devices // pipeline, period // gcd(period, pipeline))
+    first = np.arange(pipelines, dtype=np.int64)[:, None] * pipeline + np.arange(ranks) * stride
+    return (first.reshape(-1, 1) + np.arange(min(stride, period))).reshape(-1)
 
 
 def border_picoseconds(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, IntArray, distinct
+from shardwright.arrays import BoolArray, IntArray, among, distinct
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.communication import move_seconds
-from shardwright.cost.device_network import group_span, network_of_devices, plan_units, rates_between
-from shardwright.hardware.graph import level_between
+from shardwright.cost.device_network import group_span, network_of_devices, plan_units, rate_of_level, rates_between
+from shardwright.hardware.graph import Units, level_between
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
+from shardwright.program.same import Same
 from shardwright.program.stages.edges import Messages
 
 
@@ -40,26 +42,20 @@ class Crossing:
 
 def crossing_of(problem: Problem, messages: Messages, klass: int, class_of: IntArray) -> Crossing:
     """A class's part of an edge's messages."""
-    ends = messages.sends[:, :2] + messages.base
-    mine = class_of[ends[:, 0]] == klass
-    source, target, elements = ends[mine, 0], ends[mine, 1], messages.sends[mine, 2]
-    sent, received = np.bincount(source, elements), np.bincount(target, elements)
-    # What others send to the same devices arrives with it: so one sender, or all of them as one class, take equally long.
-    arriving = np.bincount(ends[:, 1], messages.sends[:, 2])[target]
-    to = distinct(target)
-    into = tuple((int(k), int(received[to[class_of[to] == k]].max())) for k in distinct(class_of[to]))
-    there = frozenset((*source.tolist(), *target.tolist())) if messages.collectives else frozenset()
-    most = int(max(sent.max(), arriving.max()))
+    load = _load(Same(messages), klass, Same(class_of), plan_units(problem))
+    mine, beside = load.mine, load.beside
+    there = frozenset[int]()
+    if messages.collectives:
+        there = frozenset((messages.sends[mine, :2] + messages.base).reshape(-1).tolist())
     # All that goes to a receiver of the class's messages is priced with them, whoever sends it.
-    beside = np.isin(ends[:, 1], to)
-    level, latency_s, bandwidth = _passing(problem, ends[beside], messages.sends[beside, 2], mine[beside], most)
+    latency_s, bandwidth = _passing(problem, messages, beside, mine, level=load.level, most=load.most)
     return Crossing(
-        tier=level,
+        tier=load.level,
         latency_s=latency_s,
         bandwidth=bandwidth,
-        most=most,
-        sent=int(sent.max()),
-        into=into,
+        most=load.most,
+        sent=load.sent,
+        into=load.into,
         collectives=tuple(
             (kind, devices, size)
             for kind, group, size in messages.collectives
@@ -69,19 +65,70 @@ def crossing_of(problem: Problem, messages: Messages, klass: int, class_of: IntA
     )
 
 
-def _passing(problem: Problem, ends: IntArray, elements: IntArray, mine: BoolArray, most: int) -> tuple[int, float, float]:
-    """Level, latency and bytes/s of some messages, of which `mine` are the class's: one device's last as long as `most` elements do."""
-    source, target = ends.T
-    level = int(level_between(source[mine], target[mine], plan_units(problem)).max())
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Load:
+    """Elements of a class's messages along an edge, and how far they go; the same whatever links carry.
+
+    Args:
+        level: the outermost that one of them crosses. most: of one device, sent or arriving. sent: of one sender of the class.
+        into: (class, most that one of its devices gets). mine: (messages,) those that the class sends. beside: (messages,) those that
+            arrive at a device to which the class sends, whoever sends them.
+    """
+
+    level: int
+    most: int
+    sent: int
+    into: tuple[tuple[int, int], ...]
+    mine: BoolArray
+    beside: BoolArray
+
+
+@lru_cache(maxsize=256)
+def _load(messages: Same[Messages], klass: int, class_of: Same[IntArray], units: tuple[Units, ...]) -> _Load:
+    """What a class sends and what arrives where it sends to, devices counted from the edge's base."""
+    base, classes = messages.value.base, class_of.value
+    source, target, elements = messages.value.sends.T
+    mine = classes[source + base] == klass
+    from_here, to_there = source[mine], target[mine]
+    sent, received = np.bincount(from_here, elements[mine]), np.bincount(to_there, elements[mine])
+    # What others send to the same devices arrives with it: so one sender, or all of them as one class, take equally long.
+    arriving = np.bincount(target, elements)
+    is_receiver = among(to_there, len(arriving))
+    to = np.flatnonzero(is_receiver)
+    class_there = classes[to + base]
+    return _Load(
+        level=_level(from_here + base, to_there + base, units),
+        most=int(max(sent.max(), arriving[to].max())),
+        sent=int(sent.max()),
+        into=tuple((k, int(received[to[class_there == k]].max())) for k in distinct(class_there).tolist()),
+        mine=mine,
+        beside=is_receiver[target],
+    )
+
+
+def _level(source: IntArray, target: IntArray, units: tuple[Units, ...]) -> int:
+    """The outermost level that some pair of devices exchanges over."""
+    return int(level_between(source, target, units).max())
+
+
+def _passing(problem: Problem, messages: Messages, some: BoolArray, mine: BoolArray, *, level: int, most: int) -> tuple[float, float]:
+    """Latency and bytes/s of an edge's messages `mine`: one device's last as long as `most` elements do.
+
+    Args:
+        some: (messages,) those that are priced with them. level: that they cross.
+    """
+    rate = rate_of_level(problem, level)
+    if rate is not None:
+        return rate
+    source, target = (messages.sends[some, :2] + messages.base).T
+    elements, own = messages.sends[some, 2], mine[some]
     rates = rates_between(problem, source, target, level)
-    if len(rates.bandwidth) == 1:
-        return level, float(rates.latency_s[0]), float(rates.bandwidth[0])
-    latency_s, slowest = float(rates.latency_s[mine].max()), float(rates.bandwidth.min())
+    latency_s, slowest = float(rates.latency_s[own].max()), float(rates.bandwidth.min())
     if slowest == float(rates.bandwidth.max()):
-        return level, latency_s, slowest
-    out = np.bincount(source[mine], elements[mine] / rates.bandwidth[mine])
+        return latency_s, slowest
+    out = np.bincount(source[own], elements[own] / rates.bandwidth[own])
     into = np.bincount(target, elements / rates.bandwidth)
-    return level, latency_s, most / float(max(out.max(), into.max()))
+    return latency_s, most / float(max(out.max(), into.max()))
 
 
 def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> float:
@@ -90,12 +137,13 @@ def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> f
     Args:
         scale: bytes of an element, times the share of the sequence that is at work.
     """
-    devices = messages.sends[:, :2] + messages.base
     seconds = 0.0
-    if len(devices):
-        most = max(np.bincount(devices[:, side], messages.sends[:, 2]).max() for side in (0, 1))
-        everything = np.ones(len(devices), dtype=np.bool_)
-        _, latency_s, bandwidth = _passing(problem, devices, messages.sends[:, 2], everything, int(most))
+    if len(messages.sends):
+        source, target, elements = messages.sends.T
+        most = int(max(np.bincount(source, elements).max(), np.bincount(target, elements).max()))
+        level = _level(source + messages.base, target + messages.base, plan_units(problem))
+        everything = np.ones(len(source), dtype=np.bool_)
+        latency_s, bandwidth = _passing(problem, messages, everything, everything, level=level, most=most)
         seconds = latency_s + float(most * scale) / bandwidth
     everywhere = [(kind, tuple(d + messages.base for d in group), size) for kind, group, size in messages.collectives]
     return seconds + around_seconds(problem, everywhere, frozenset(d for _, group, _ in everywhere for d in group), scale=scale)

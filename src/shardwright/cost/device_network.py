@@ -10,7 +10,7 @@ from itertools import permutations
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray, distinct, listed
+from shardwright.arrays import FloatArray, IntArray, distinct, numbers_of
 from shardwright.collectives.members import PairRates, side_of_span, span_of_devices
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
@@ -112,10 +112,13 @@ def _between_each(cluster: Cluster, kinds: tuple[int, ...]) -> tuple[PairRates, 
     return rates, seconds
 
 
-def network_of_devices(problem: Problem, devices: tuple[int, ...]) -> Network:
+def network_of_devices(problem: Problem, devices: Sequence[int]) -> Network:
     """The network that connects `devices`."""
     cluster = problem.cluster
-    return _network(Same(problem), (0,) if cluster.is_uniform else tuple(distinct(groups_of(cluster, listed(devices))).tolist()))
+    if cluster.is_uniform:
+        return _network(Same(problem), (0,))
+    groups = groups_of(cluster, numbers_of(devices))
+    return _network(Same(problem), tuple(distinct(groups).tolist()))
 
 
 @lru_cache(maxsize=256)
@@ -124,7 +127,7 @@ def _network(problem: Same[Problem], kinds: tuple[int, ...]) -> Network:
 
 
 @lru_cache(maxsize=65536)
-def group_span(devices: tuple[int, ...], network: Network) -> Span:
+def group_span(devices: tuple[int, ...] | range, network: Network) -> Span:
     """The span of one group."""
     return span_of_devices(
         devices, network.tiers, units=network.units, in_network_reduction=network.in_network_reduction, between=network.between
@@ -153,6 +156,12 @@ def plan_units(problem: Problem) -> tuple[Units, ...]:
 @lru_cache(maxsize=256)
 def _units(problem: Same[Problem]) -> tuple[Units, ...]:
     return units_of(problem.value.cluster)
+
+
+def rate_of_level(problem: Problem, level: int) -> tuple[float, float] | None:
+    """Seconds of a message and bytes/s over a level; None where they depend on the devices that exchange."""
+    latency_s, bandwidth = _level_rates(Same(problem), level)
+    return (float(latency_s[0, 0]), float(bandwidth[0, 0])) if latency_s.size == 1 else None
 
 
 def rates_between(problem: Problem, one: IntArray, other: IntArray, level: int) -> Rates:

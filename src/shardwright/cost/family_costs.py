@@ -301,6 +301,5 @@ def _table_elements(segment: Segment, local: int, length: int) -> int:
 @lru_cache(maxsize=256)
 def _norm_seconds(problem: Same[Problem], devices: Sequence[int]) -> FloatArray:
     """The sum of the gradients' norm over all devices that work."""
-    everyone = tuple(devices)
-    network = network_of_devices(problem.value, everyone)
-    return move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=group_span(everyone, network), network=network)
+    network = network_of_devices(problem.value, devices)
+    return move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=group_span(devices, network), network=network)

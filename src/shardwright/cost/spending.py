@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
-from shardwright.arrays import distinct
+from shardwright.arrays import among, numbers_of
 from shardwright.hardware.catalog.power import power_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.lazy_dataclass import dataclass
@@ -45,12 +43,12 @@ class Spending:
 
 def paid_devices(cluster: Cluster, working: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Of each node group the devices in nodes of which some device is among `working`, and the ones that are."""
-    devices, first = np.array(working, dtype=np.int64), 0
+    devices, first = numbers_of(working), 0
     paid, used = [], []
     for group in cluster.groups:
         size = group.kind.num_devices
         own = devices[(devices >= first) & (devices < first + group.count * size)]
-        paid.append(len(distinct((own - first) // size)) * size)
+        paid.append(int(among((own - first) // size, group.count).sum()) * size)
         used.append(len(own))
         first += group.count * size
     return tuple(paid), tuple(used)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Holders, class_numbers
+from shardwright.program.same import Same
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Use
 from shardwright.program.stages.parts import StageParts
 from shardwright.strategy.plan.plan import Plan
@@ -101,14 +103,13 @@ class StageCosts:
 
     def holders_of(self, classes: tuple[DeviceClass, ...], *, tied: bool = False) -> Holders:
         """For each (lane, chunk, class): whose last backwards its reduction, or that of its tied weights, waits for."""
-        class_of = class_numbers(classes)
+        same = Same(classes)
         known: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
 
         def classes_in(groups: dict[tuple[int, int], Group]) -> tuple[int, ...]:
             key = tuple(groups)
             if key not in known:
-                devices = np.concatenate([listed(group) + by for group, by in groups.values()])
-                known[key] = tuple(distinct(class_of[devices]).tolist())
+                known[key] = _classes_in(tuple([(Same(group), by) for group, by in groups.values()]), same)
             return known[key]
 
         result = {}
@@ -134,6 +135,14 @@ class StageCosts:
             cost = self.families[lane, chunk, one]
             longest[cost.operators] = max(longest.get(cost.operators, 0.0), action_seconds(cost.slices[part], kind, early=early))
         return sum(longest.values())
+
+
+@lru_cache(maxsize=4096)
+def _classes_in(groups: tuple[tuple[Same[tuple[int, ...]], int], ...], classes: Same[tuple[DeviceClass, ...]]) -> tuple[int, ...]:
+    """The classes that members of some groups, each moved by a number of devices, are of."""
+    class_of = class_numbers(classes.value)
+    devices = np.concatenate([listed(group.value) + by for group, by in groups])
+    return tuple(distinct(class_of[devices]).tolist())
 
 
 def action_seconds(step: StepCosts, kind: TaskKind, *, early: bool = False) -> float:

@@ -16,7 +16,7 @@ from itertools import accumulate, groupby, product
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import FloatArray, IntArray, numbers_of
 from shardwright.hardware.cluster import Cluster, NodeKind, Tier
 from shardwright.lazy_dataclass import dataclass
 
@@ -151,7 +151,7 @@ def counts_by_group(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]
     """How many of some devices are in each node group."""
     if len(cluster.groups) == 1:
         return (len(devices),)
-    return tuple(np.bincount(groups_of(cluster, np.array(devices, dtype=np.int64)), minlength=len(cluster.groups)).tolist())
+    return tuple(np.bincount(groups_of(cluster, numbers_of(devices)), minlength=len(cluster.groups)).tolist())
 
 
 def at_work(cluster: Cluster, devices: Sequence[int]) -> Cluster:
@@ -164,7 +164,7 @@ def at_work(cluster: Cluster, devices: Sequence[int]) -> Cluster:
     if not kinds:
         return cluster
     fullest = dict.fromkeys(kinds, 0)
-    ends, some = group_ends(cluster), np.asarray(devices, dtype=np.int64)
+    ends, some = group_ends(cluster), numbers_of(devices)
     for group, start, end in zip(cluster.groups, (0, *ends), ends, strict=False):
         inside = some[(some >= start) & (some < end)]
         if group.kind in fullest and len(inside):

@@ -26,7 +26,7 @@ class Checkpoint:
 
     Args:
         names: as published, in lower case. models: catalog names of the models that it may be one of. words: what tables call it in short,
-            where it is the usual one of those models.
+            where it is the usual one of those models. originals: those of the models whose own weights were first published so.
         precision: its formats. with_fp4_units: where the device multiplies in four bits and that changes what experts are multiplied in.
         source: where its formats are said.
     """
@@ -34,6 +34,7 @@ class Checkpoint:
     names: tuple[str, ...]
     models: tuple[str, ...]
     words: tuple[str, ...]
+    originals: tuple[str, ...] = ()
     precision: Precision
     with_fp4_units: Precision | None = None
     source: str
@@ -60,6 +61,7 @@ CHECKPOINTS: Final = (
         names=("deepseek-ai/deepseek-r1", "deepseek-ai/deepseek-r1-0528", "deepseek-ai/deepseek-v3", "deepseek-ai/deepseek-v3.1"),
         models=_R1,
         words=("fp8",),
+        originals=_R1,
         precision=_ALL_FP8,
         source="config.json: fp8 e4m3, blocks of 128 x 128, activations in groups of 128; embedding, head, norms and router are not "
         "(deepseek-ai/DeepSeek-V3, README_WEIGHTS.md)",
@@ -90,6 +92,7 @@ CHECKPOINTS: Final = (
         names=("openai/gpt-oss-120b", "openai/gpt-oss-20b"),
         models=("gpt-oss-120b", "gpt-oss-20b"),
         words=("fp4", "mxfp4", "fp8"),
+        originals=("gpt-oss-120b", "gpt-oss-20b"),
         precision=_EXPERTS_MXFP4,
         with_fp4_units=replace(_EXPERTS_MXFP4, experts=MXFP4_FP8),
         source="config.json: mxfp4, but attention, router, embedding and head; engines multiply in bf16 on Hopper and cast tokens to mxfp8 "
@@ -114,6 +117,7 @@ CHECKPOINTS: Final = (
         names=("moonshotai/kimi-k2.5", "moonshotai/kimi-k2-thinking"),
         models=("kimi-k2.5", "kimi-k2"),
         words=("int4",),
+        originals=("kimi-k2.5",),
         precision=Precision(experts=INT4),
         source="config.json: compressed-tensors, 4-bit weights in groups of 32; attention, shared experts, the dense layer and head are "
         "not (card of ISTA-DASLab/Kimi-K2.5-2Bit-GSQ lists the same; groups from memory)",
@@ -122,6 +126,7 @@ CHECKPOINTS: Final = (
         names=("minimaxai/minimax-m2.5", "minimaxai/minimax-m2"),
         models=("minimax-m2.5",),
         words=("fp8",),
+        originals=("minimax-m2.5",),
         precision=_ALL_FP8,
         source="config.json: fp8 e4m3, blocks of 128 x 128, modules_to_not_convert: gate, e_score_correction_bias, lm_head",
     ),
@@ -174,6 +179,15 @@ def find_checkpoint(model: str, *, words: str, name: str = "") -> Checkpoint | N
     """
     by_name = next((one for one in CHECKPOINTS if name.lower() in one.names), None)
     return by_name or next((one for one in CHECKPOINTS if model in one.models and words in one.words), None)
+
+
+def published_checkpoint(model: str) -> Checkpoint | None:
+    """The checkpoint in which a model was first published, where that one is quantised; None for others.
+
+    Args:
+        model: first name of the catalog's entry.
+    """
+    return next((one for one in CHECKPOINTS if model in one.originals), None)
 
 
 def plain_precision(words: str) -> Precision | None:

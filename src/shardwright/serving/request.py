@@ -14,8 +14,8 @@ class ServingRequest:
             one worker whose tp is all devices. engine: name with options; empty = the newest vLLM.
         isl, osl: tokens of prompts and answers, or ranges of them. concurrency: requests in flight. arrivals: a stream instead; trace: a
             file of requests instead. requests: in all; 0 = 10 a request in flight, or 1,000.
-        precision: see `words.read_precision`. prefix: shared beginnings. slo: what is promised. acceptance: of guesses. expert_skew, seed:
-            as of `ServingJob`.
+        precision: see `words.read_precision`; empty = the formats of the model's checkpoint. prefix: shared beginnings. slo: what is
+            promised. acceptance: of guesses. expert_skew, seed: as of `ServingJob`.
     """
 
     model: str
@@ -28,7 +28,7 @@ class ServingRequest:
     arrivals: str = ""
     trace: str = ""
     requests: int = 0
-    precision: str = "bf16"
+    precision: str = ""
     prefix: str = ""
     slo: str = ""
     acceptance: str = ""

@@ -133,7 +133,27 @@ def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Sourc
     used = [group for group, count in enumerate(counts_by_group(problem.cluster, working_devices(Same(result.program.stages)))) if count]
     known = dict.fromkeys(_of_kind(problem, kind, s) for kind in used for s in problem_sources(group_problem(problem, kind)))
     vendors = dict.fromkeys(problem.cluster.groups[kind].kind.accelerator.vendor for kind in used)
-    return (*cluster_sources(problem.cluster), *_shared_library(tuple(vendors)), *known, *_answers(problem, result))
+    return (
+        *cluster_sources(problem.cluster),
+        *_shared_library(tuple(vendors)),
+        *_checkpoint(problem),
+        *known,
+        *_answers(problem, result),
+    )
+
+
+def _checkpoint(problem: Problem) -> tuple[Source, ...]:
+    """That a model whose checkpoint is quantised is trained with weights in the job's own format."""
+    stored = problem.model.stored
+    if stored is None:
+        return ()
+    return (
+        Source(
+            quantity=f"weights in {problem.job.activation.value}, though the checkpoint stores {stored.text()}",
+            value=f"{problem.job.activation.value} in training",
+            origin=Origin(evidence=Evidence.ASSUMED, reference="quantization_config of the model's configuration"),
+        ),
+    )
 
 
 _ACROSS_VENDORS: Final = Origin(

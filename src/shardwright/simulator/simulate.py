@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, listed
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.critical_path import jitter_among
 from shardwright.cost.device_blocks import apart_by_work, met_inside, network_unit
@@ -230,6 +230,7 @@ def _family_costs(problem: Problem, plan: Plan, kind: StageKind, index: int, *, 
     base, device = stage.base, stage.families[index][0]
     place = base % unit if unit else base
     own = {key: items for key, items in kind.held.items() if key[3] == device}
+    counted = {id(group): (listed(group) - base).tobytes() for items in own.values() for h in items for group in (h.group, h.near)}
     sums = tuple(
         [
             (
@@ -239,8 +240,8 @@ def _family_costs(problem: Problem, plan: Plan, kind: StageKind, index: int, *, 
                 h.trainable,
                 h.backward,
                 h.layers,
-                tuple([d - base for d in h.group]),
-                tuple([d - base for d in h.near]),
+                counted[id(h.group)],
+                counted[id(h.near)],
             )
             for (_, _, n, _), items in own.items()
             for h in items

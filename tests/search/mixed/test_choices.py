@@ -95,7 +95,7 @@ def test_a_search_stopped_at_the_same_looks_has_the_same_answer(limit_s: float) 
     assert part_of(c).lower_bound_s <= find_mixed(problem).step_time_s * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("where", ["alone", "compose", "polish", "prove"])
+@pytest.mark.parametrize("where", ["alone", "first plan", "polish", "prove"])
 def test_a_search_that_is_stopped_by_hand_ends_with_what_it_has(where: str) -> None:
     problem = tiny(CLUSTER, batch=8)
 
@@ -109,7 +109,7 @@ def test_a_search_that_is_stopped_by_hand_ends_with_what_it_has(where: str) -> N
         STOP.clear()
     c, stops = stopped.certificate, stops_of(stopped.certificate)
     assert stops.proven > 0
-    if where in ("alone", "compose"):  # where there is nothing to polish, or nothing behind a proof, the clock is not looked at
+    if where in ("alone", "first plan"):  # where there is nothing to polish, or nothing behind a proof, the clock is not looked at
         assert stops.composed > 0
     assert (stops.alone[1] > 0) == (where == "alone")
     assert 0 < c.lower_bound_s <= c.best_s

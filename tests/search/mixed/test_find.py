@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from itertools import combinations, product
 from math import inf
@@ -20,6 +21,7 @@ from shardwright.search.certificate import Certificate
 from shardwright.search.engine.serial import Serial
 from shardwright.search.frames import Frame, MixedPart
 from shardwright.search.mixed import composing
+from shardwright.search.mixed import find as find_module
 from shardwright.search.mixed.alone import AloneSearch, pool_alone
 from shardwright.search.mixed.bench import Bench, Stock
 from shardwright.search.mixed.bound import Closing, covers, holds, seconds_of, step_of
@@ -219,8 +221,23 @@ def test_where_nothing_fits_no_frame_waits_for_ever_later_limits(monkeypatch: py
     problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:2", seed=616412, batch=8, kind="in turns", runtime="torchtitan-0.2")
     with pytest.raises(InfeasibleError, match="no plan fits in memory"):
         find_mixed(problem, engine=Serial())
-    assert looks
-    assert len(looks) == len(set(looks))
+    times = Counter(looks)
+    # The undivided frame is looked at once for each of the early limits, every part of it once.
+    whole = max(times, key=lambda frame: frame.replicas[1] - frame.replicas[0])
+    assert 1 <= times.pop(whole) <= len(composing.EARLY_RISES)
+    assert times
+    assert set(times.values()) == {1}
+
+
+def test_a_plan_near_the_best_is_found_before_frames_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at undivided frames alone lead to a plan over both kinds within 10 % of the answer, and to its bound."""
+    problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:4", batch=16)
+    answer = find_mixed(problem, engine=Serial())
+    monkeypatch.setattr(find_module, "ROUNDS", ())
+    early = find_mixed(problem, engine=Serial())
+    assert early.mixed is not None
+    assert early.step_time_s <= 1.1 * answer.step_time_s
+    assert early.certificate.lower_bound_s >= 0.95 * answer.certificate.lower_bound_s
 
 
 def test_frames_that_stay_open_are_lowered_to_the_last_limit_that_closes_all() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardwright.errors import ModelError, nearest
+from shardwright.model.families.quantised import MODELOPT_FILE, stored_format, with_modelopt
 from shardwright.model.families.registry import ARCHITECTURES, REGISTRY
 from shardwright.model.families.settings import differences, settings_of_fields
 from shardwright.model.families.unread import unread_fields
@@ -35,16 +36,25 @@ def load_config(path: str | Path) -> Model:
     Raises:
         ModelError: no such file, not JSON, not an object, or anything `model_from_config` refuses.
     """
-    shown_path = str(path)
+    file = Path(path)
+    config: Mapping[str, Any] = _read_object(file)
+    beside = file.with_name(MODELOPT_FILE)
+    if file.name == "config.json" and beside.is_file():
+        config = with_modelopt(config, _read_object(beside))
+    return model_from_config(config, name=_model_name(file), source=str(file))
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
     try:
-        with Path(path).open("rb") as stream:
+        with path.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or "not a readable path"
-        raise ModelError(f"{shown_path}: {reason}", hint="give a catalog name or the path of a config.json") from None
+        raise ModelError(f"{path}: {reason}", hint="give a catalog name or the path of a config.json") from None
     if len(content) > MAX_FILE_BYTES:
-        raise ModelError(f"{shown_path}: larger than {MAX_FILE_BYTES} bytes", hint="a config.json has some kilobytes")
-    return model_from_config(parse_config(content, source=shown_path), name=_model_name(Path(path)), source=shown_path)
+        raise ModelError(f"{path}: larger than {MAX_FILE_BYTES} bytes", hint="a config.json has some kilobytes")
+    return parse_config(content, source=str(path))
 
 
 def parse_config(content: bytes, *, source: str) -> dict[str, Any]:
@@ -91,8 +101,14 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
     if model.num_parameters > MAX_PARAMETERS:
         fields.fail(f"the fields describe {model.num_parameters:.3g} parameters", hint="check layers, hidden size, experts, vocabulary")
     text = language_config(mapping)
-    settings = settings_of_fields(text, model=model, source=fields.source)
-    return replace(model, unread=unread_fields(fields), settings=settings, differs=differences(text, model=model))
+    layers = sum(run.count for run in model.runs if model.blocks[run.block].is_layer)
+    return replace(
+        model,
+        unread=unread_fields(fields),
+        settings=settings_of_fields(text, model=model, source=fields.source),
+        differs=differences(text, model=model),
+        stored=stored_format(text, layers=layers, source=fields.source),
+    )
 
 
 def language_config(mapping: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import field
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.stored_format import StoredFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Model:
         base: the model before some of it was frozen or given adapters; None = all of it is trained.
         unread: fields of the configuration that nobody reads and nobody knows to be harmless. They say nothing of what the model is.
         settings: numbers that it computes with. differs: how what we compute differs from the published model, one phrase each.
+        stored: number format of its checkpoint's weights; None = 16 or 32 bits, or the configuration does not say.
     """
 
     blocks: tuple[Block, ...]
@@ -49,6 +51,7 @@ class Model:
     # Digests of problems are made of what is printed, and no plan depends on either.
     settings: Settings = field(default=Settings(), repr=False)
     differs: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    stored: StoredFormat | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         names: set[str] = set()

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import lru_cache
 from itertools import accumulate
+from typing import cast
 
 import numpy as np
 
+from shardwright.arrays import IntArray, among_any
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
@@ -128,20 +130,41 @@ class TreeCells(Mapping[int, Cell]):
         self.devices = np.full(1, base, dtype=np.int64)
         for level in levels:
             self.devices = np.add.outer(self.devices, np.arange(level.num_parts) * np.array(level.step)).reshape(-1)
-        self._place = dict(zip(self.devices.tolist(), range(len(self.devices)), strict=True))
+
+        # A mesh's steps nest: from the widest on, each says one index of a device.
+        below, nested = 1, []
+        for level in reversed(levels):
+            nested.append((cast(int, level.step), below))
+            below *= level.num_parts
+        self._nested = sorted(nested, reverse=True)
 
     def __getitem__(self, device: int) -> Cell:
-        place, ways = self._place[device], []
+        place, left, ways = 0, device - int(self.devices[0]), []
+        for step, below in self._nested:
+            index, left = divmod(left, step) if step else (0, left)
+            place += index * below
+        if not 0 <= place < len(self.devices) or self.devices[place] != device:
+            found = np.flatnonzero(self.devices == device)
+            if not len(found):
+                raise KeyError(device)
+            place = int(found[-1])
         for level in reversed(self.levels):
             place, index = divmod(place, level.num_parts)
             ways.append((level.dim, (AxisStep(parts=level.num_parts, index=index, zigzag=level.zigzag),)))
         return Cell(ways=tuple(reversed(ways)))
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._place)
+        return iter(self.devices.tolist())
 
     def __len__(self) -> int:
-        return len(self._place)
+        return len(self.devices)
+
+
+def devices_of(tree: Mapping[int, Cell]) -> IntArray:
+    """Devices of the leaves of a tree, in their order."""
+    if isinstance(tree, TreeCells):
+        return tree.devices
+    return np.fromiter(tree, dtype=np.int64, count=len(tree))
 
 
 def leaves(split: Split | None, base: int) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
@@ -244,7 +267,7 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
                 dims = {dim for cell in same[key].values() for dim, _ in cell.ways}
             else:
                 same[key] = TreeCells(levels, tree.offset)
-                if set(same[key]) != set(next(iter(same.values()))):
+                if not _are_same(devices_of(same[key]), devices_of(next(iter(same.values())))):
                     choices.append(dict.fromkeys(same[key], ()))
                 dims = {split.dim for split in levels}
             if Dim.CONTEXT in dims:
@@ -252,7 +275,7 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
         cells[tree.klass] = same[key]
         if tree.klass is OperatorClass.CORE:
             exchange = tree.exchange
-    devices = tuple(sorted(set[int]().union(*same.values())))
+    devices = tuple(np.flatnonzero(among_any([devices_of(tree) for tree in same.values()])).tolist()) if same else ()
     groups: dict[object, list[int]] = {}
     if unfolded or choices:
         first = next(iter(same.values()))
@@ -267,6 +290,11 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
         families=tuple(tuple(group) for group in groups.values()) or (devices,) * bool(devices),
         splits={tree.klass: tree.split for tree in trees},
     )
+
+
+def _are_same(one: IntArray, other: IntArray) -> bool:
+    """Whether two trees have the same devices, in any order."""
+    return len(one) == len(other) and np.array_equal(np.sort(one), np.sort(other))
 
 
 @lru_cache(maxsize=4096)

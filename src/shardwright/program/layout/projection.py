@@ -13,7 +13,7 @@ from shardwright.arrays import IntArray
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import AxisStep, Cell, Cells, StageCells, indices, regular_levels
+from shardwright.program.layout.cells import AxisStep, Cell, Cells, StageCells, devices_of, indices, regular_levels
 from shardwright.program.layout.layout import Indices, count
 from shardwright.strategy.plan.split import Split
 
@@ -96,7 +96,7 @@ def _taken(cells: Cells, length: int) -> tuple[tuple[Indices, ...], IntArray, In
 def _by_strides(tree: Mapping[int, Cell], levels: tuple[Split, ...], dims: frozenset[Dim]) -> Projection:
     """The numbers of a tree of equal parts, whose leaves are in the order of its levels."""
     return Projection(
-        devices=np.fromiter(tree, dtype=np.int64, count=len(tree)),
+        devices=devices_of(tree),
         number=stride_numbers(levels, dims),
         cells=_cells_of(tuple((split.dim, split.num_parts, split.zigzag) for split in levels if split.dim in dims)),
     )
@@ -126,5 +126,5 @@ def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> Projection:
     """The numbers of any tree."""
     numbers: dict[Cell, int] = {}
     number = [numbers.setdefault(Cell(ways=tuple(way for way in cell.ways if way[0] in dims)), len(numbers)) for cell in tree.values()]
-    devices = np.fromiter(tree, dtype=np.int64, count=len(tree))
+    devices = devices_of(tree)
     return Projection(devices=devices, number=np.array(number, dtype=np.int64), cells=Cells(numbers))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from shardwright.arrays import IntArray, distinct
+from shardwright.arrays import IntArray, among, distinct
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.plan.plan import Plan
@@ -83,7 +83,7 @@ def _leaves(split: Split | None) -> IntArray:
 def _classes(sets: list[IntArray]) -> tuple[tuple[IntArray, ...], tuple[tuple[int, ...], ...]]:
     """Devices by the sets they are in: each set cuts the classes that it meets in two."""
     every = np.concatenate(sets or [np.zeros(0, np.int64)])
-    if all(map(len, sets)) and len(distinct(every)) == len(every):
+    if all(map(len, sets)) and int(among(every, int(every.max(initial=-1)) + 1).sum()) == len(every):
         by_device = sorted(range(len(sets)), key=lambda one: int(sets[one][0]))
         return tuple(sets[one] for one in by_device), tuple((by_device.index(one),) for one in range(len(sets)))
     devices, place = np.unique(every, return_inverse=True)

@@ -11,6 +11,7 @@ from shardwright.arrays import Int8Array, Int32Array, IntArray
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.orders.participation import Participation, participation
+from shardwright.program.same import one_of_equal_devices
 from shardwright.schedules.entries import actions_of
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.registry import schedule, schedule_table
@@ -168,7 +169,8 @@ def _named(plan: Plan, order: Named, *, lanes: tuple[int, ...], take: Participat
     lane = np.array(lanes)[table.lane]
     columns = np.stack([table.kind, lane, table.chunk, table.microbatch, table.slice, pairs]).astype(np.int64)[:, picked]
     sizes = [int(table.row_start[rank + 1] - table.row_start[rank]) for rank in turn]
-    return _Part(devices=tuple(tuple(take.sets[ranks[rank]].tolist()) for rank in turn), columns=columns, sizes=sizes)
+    devices = tuple(one_of_equal_devices(tuple(take.sets[ranks[rank]].tolist())) for rank in turn)
+    return _Part(devices=devices, columns=columns, sizes=sizes)
 
 
 def _ranks(plan: Plan, order: Named, *, placement: Placement, lanes: tuple[int, ...], take: Participation, path: str) -> list[int]:

@@ -6,13 +6,16 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
+
+from shardwright.arrays import among_any, listed
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import asks_inputs, without_gradient
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.graph import Model
 from shardwright.program.layout.cells import StageCells, class_trees, leaves, stage_cells
-from shardwright.program.same import Same
+from shardwright.program.same import Same, one_of_equal_devices
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import num_leaves
@@ -59,9 +62,9 @@ class StageParts:
 def working_devices(stages: Same[tuple[tuple[StageParts, ...], ...]]) -> Sequence[int]:
     """Devices that are in some stage, by number; all others are idle, wherever they lie. Neighbours are a range."""
     sets = {id(stage.devices): stage.devices for lane in stages.value for stage in lane}.values()
-    every = sorted(set().union(*sets))
-    run = range(every[0], every[-1] + 1)
-    return run if len(run) == len(every) else tuple(every)
+    every = np.flatnonzero(among_any([listed(devices) for devices in sets]))
+    run = range(int(every[0]), int(every[-1]) + 1)
+    return run if len(run) == len(every) else tuple(every.tolist())
 
 
 def plan_stages(plan: Plan, *, model: Model, unfolded: bool = False) -> tuple[tuple[StageParts, ...], ...]:
@@ -196,7 +199,7 @@ def _families(
     known = {d for family in families for d in family} if placements else set()
     idle = sorted({d for p in placements for d, _, _ in leaves(p.split, p.offset)} - known)
     families += [[d] for d in idle] if unfolded else [idle] * bool(idle)
-    shifted = tuple(tuple([d + base for d in family]) for family in families)
+    shifted = tuple(one_of_equal_devices(tuple((np.array(family, dtype=np.int64) + base).tolist())) for family in families)
     return shifted, shifted[0] if len(shifted) == 1 else tuple(sorted(d for family in shifted for d in family))
 
 

@@ -17,7 +17,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import Cells, StageCells, intervals, regular_levels
+from shardwright.program.layout.cells import Cells, StageCells, devices_of, intervals, regular_levels
 from shardwright.program.layout.layout import Interval
 from shardwright.program.layout.projection import PARTS, projection, stride_numbers, tokens
 from shardwright.program.same import Same
@@ -114,7 +114,7 @@ def reach_trait(cells: StageCells, base: int, units: tuple[Units, ...]) -> Trait
     """How the groups of each device lie on the tiers: for each tree and set of dims, of the devices that differ only in those."""
     columns = []
     for klass in {id(tree): klass for klass, tree in cells.cells.items()}.values():
-        devices = np.fromiter(cells.cells[klass], dtype=np.int64)
+        devices = devices_of(cells.cells[klass])
         for numbers in _reached(cells, klass):
             of = numbers >= 0
             lying = _lying(devices[of], numbers[of], base, units)

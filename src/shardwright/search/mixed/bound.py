@@ -18,8 +18,8 @@ from shardwright.search.mixed.terms import Ground, first_frames, split
 
 TESTS, FEWEST, SHAPES = 200, 32, 20_000_000
 """Frames that are tested at most, and at least, before the limit is lowered; shapes of all tests together between them."""
-WIDE = 0.2
-"""Gap that is shown first."""
+WIDE_GAPS = (0.2, 0.1)
+"""Gaps that are shown first, before the one that is asked for: each takes a fraction of the next one's tests."""
 FINE = 0.0005
 """From one limit of the grid to the next."""
 FIRST = 16
@@ -97,31 +97,40 @@ class Closing:
         self.open |= dict(waiting)
         return not self.open
 
-    def lowered(self, limit_s: float) -> float:
-        """Close what is open at a lower limit: the largest one, to FINE, that closes all. Returns it; 0 where the clock's limit passes.
+    def closed_limit(self, limit_s: float) -> float:
+        """The largest limit, up to `limit_s`, that was shown to close all frames; 0 where the clock stopped before one was."""
+        most = min(max(SHAPES // len(self.market.shapes), FEWEST), TESTS)
+        if not limit_s or self.close(limit_s, most=most):
+            return limit_s
+        return 0.0 if self.clock.stopped_at else self.lowered(limit_s)
 
-        From the limit down by doubled steps, then by the middle; only frames that are open at a later limit are tested at an earlier one.
+    def lowered(self, limit_s: float) -> float:
+        """Close what is open at a lower limit: the largest one, to FINE, that closes all, and return that limit.
+
+        From the limit down by doubled steps, then by bisection. Only frames that are open at a later limit are tested at an earlier one.
+        Where the clock stops the bisection, the largest limit that was shown to close all is returned; 0 where none was.
         """
         left = self._left(self.open, limit_s)
         self.open.clear()
         high, step = step_of(limit_s), FIRST
-        low = high + 1
-        while left and not self.clock.passed():
-            low = high - step
-            still = self._left(left, seconds_of(low))
-            if not still:
-                break
+        if not left:
+            return limit_s
+        if self.clock.passed():
+            return 0.0
+        low = high - step
+        while still := self._left(left, seconds_of(low)):
+            if self.clock.passed():
+                return 0.0
             high, step, left = low, 2 * step, still
-        while left and high - low > 1 and not self.clock.passed():
+            low = high - step
+        while high - low > 1 and not self.clock.passed():
             middle = (low + high) // 2
             still = self._left(left, seconds_of(middle))
             if still:
                 high, left = middle, still
             else:
                 low = middle
-        if self.clock.stopped_at:
-            return 0.0
-        return seconds_of(low) if left else limit_s
+        return seconds_of(low)
 
     def _left(self, frames: Mapping[Frame, Values | None], limit_s: float) -> dict[Frame, Values]:
         """Test frames at one limit: those that stay open, and what is known of their shapes."""
@@ -157,15 +166,15 @@ def lower_bound(
     first, which takes little and stands if the clock's limit passes.
     """
     clock, found = clock or Limit(), (0.0, tuple(Closing(market=market, bench=bench) for market in markets))
-    for share in (max(WIDE, tolerance), tolerance):
+    for share in (*(gap for gap in WIDE_GAPS if gap > tolerance), tolerance):
         limit = aimed_at(best_s, share)
         closings = tuple(Closing(market=one, bench=bench, tests=old.tests, clock=clock) for one, old in zip(markets, found[1], strict=True))
         for closing in closings:
-            if limit and not closing.close(limit, most=min(max(SHAPES // len(closing.market.shapes), FEWEST), TESTS)):
-                limit = closing.lowered(limit)
+            limit = closing.closed_limit(limit)
+        if limit > found[0]:
+            found = limit, closings
         if clock.stopped_at:
             break
-        found = limit, closings
     return found
 
 

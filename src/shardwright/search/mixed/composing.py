@@ -32,6 +32,8 @@ PAIRS = 60
 """Compositions of a frame by a limit."""
 FEW = 150_000
 """Shapes of which as many limits are looked at as are asked for; of twice as many half."""
+EARLY_RISES = (0.02, 0.05, 0.1, 0.2, 0.4)
+"""Shares of a market's first limit by which the limits of its undivided frame are later, at which its first compositions are looked for."""
 LANES = 2
 """Shapes of a composition at most on two pools; one more for each further pool."""
 OTHERS = 4
@@ -103,12 +105,14 @@ class Composing:
         waiting: a heap. A frame that prices close at a limit waits for one that is later by its step, twice as far each time; one that
             they do not waits for the next level.
         left: limits at which compositions are still looked for in this round. under_way: looks, each of which may be at such a limit.
-        share: part of the looks of a round that it has.
+        share: part of the looks of a round that it has. undivided: the frame that the waiting ones are parts of, at the first limit at
+            which prices no longer close it; None = they close it at every limit.
     """
 
     market: Market
     options: Options
     waiting: list[tuple[tuple[float, int], Look]]
+    undivided: Look | None = None
     left: int = 0
     under_way: int = 0
     share: int = 1
@@ -174,6 +178,39 @@ def look_at_limits(standing: Standing, bench: Bench, composing: Sequence[Composi
         one.take(standing, look, seen)
 
 
+def look_at_undivided(standing: Standing, bench: Bench, composing: Sequence[Composing], *, rise: float) -> None:
+    """Let compositions of every market's undivided frame wait for their simulation.
+
+    One look a market costs as much as one at a small part of the frame, and finds plans a few
+    percent from the best: the search has a plan early, and later looks end at its time.
+
+    Args:
+        rise: share of the market's first limit by which the limit of this look is later.
+    """
+    early = deque[tuple[Composing, Look]]()
+    for one in composing:
+        if one.undivided is not None:
+            look = replace(one.undivided, limit_s=one.undivided.limit_s * (1 + rise))
+            if look.limit_s < standing.best_s * WORTH:
+                early.append((one, look))
+    begun = deque[tuple[Composing, Look]]()
+
+    def ask() -> Look | None:
+        if standing.ends() or not early:
+            return None
+        begun.append(early.popleft())
+        return begun[-1][1]
+
+    for seen in bench.flow(looked, ask, size=AT_ONCE, more=len(early)):
+        one, look = begun.popleft()
+        for lanes, plan in seen.found or ():
+            standing.wait(lanes, plan, look.options)
+        if seen.shut:
+            # Prices that close the whole frame at the latest limit close each of its parts.
+            one.undivided = None
+            one.waiting.clear()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First:
     """A frame whose first limit is asked for, its market's place on the bench, and the latest limit."""
@@ -189,23 +226,24 @@ def _first_of(stock: Stock, asked: First) -> tuple[float, Values | None]:
 
 
 def _begun(bench: Bench, options: Options, asked: First, limit_s: float, values: Values | None, *, latest_s: float) -> Composing:
-    market, waiting = bench.stock.markets[asked.market], []
-    for turn, frame in enumerate(composed_frames(asked.frame) if values is not None else []):
-        assert values is not None
-        look = Look(
+    market, waiting, undivided = bench.stock.markets[asked.market], [], None
+    if values is not None:
+        undivided = Look(
             market=asked.market,
             options=options,
-            turn=turn,
-            frame=frame,
+            turn=0,
+            frame=asked.frame,
             limit_s=limit_s,
             step=RISE,
             left=LEVELS,
             values=values,
             latest_s=latest_s,
         )
-        waiting.append((look.rank, look))
+        parts = enumerate(composed_frames(asked.frame))
+        looks = [replace(undivided, turn=turn, frame=frame) for turn, frame in parts]
+        waiting = [(look.rank, look) for look in looks]
     share = OTHERS if asked.frame.sharded and not first_frames(market.ground)[0].sharded else 1
-    return Composing(market=market, options=options, waiting=waiting, share=share)
+    return Composing(market=market, options=options, waiting=waiting, undivided=undivided, share=share)
 
 
 def composed_frames(whole: Frame) -> list[Frame]:

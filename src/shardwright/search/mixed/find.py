@@ -22,7 +22,13 @@ from shardwright.search.mixed.bench import Bench
 from shardwright.search.mixed.bound import Closing, aimed_at, lower_bound
 from shardwright.search.mixed.certified import certified
 from shardwright.search.mixed.choices import Choices
-from shardwright.search.mixed.composing import OTHERS, composing_of, look_at_limits
+from shardwright.search.mixed.composing import (
+    EARLY_RISES,
+    OTHERS,
+    composing_of,
+    look_at_limits,
+    look_at_undivided,
+)
 from shardwright.search.mixed.fewer import look_at_fewer
 from shardwright.search.mixed.incumbents import Standing, simulate_best
 from shardwright.search.mixed.market import Market
@@ -51,6 +57,8 @@ TOLERANCE = 0.03
 """Gap that is good enough."""
 ROUNDS = ((5, 12), (16, 24), (24, 48), (48, 96))
 """Limits at which compositions are looked for in a round at most, and simulations, as long as the gap is wider."""
+EARLY_SIMULATIONS = 4
+"""Plans of each kind of lanes (sharded or not) that are simulated after a look at every market's undivided frame."""
 PROVED = (0, 3)
 """Rounds after which the best is polished and the bound made."""
 
@@ -196,30 +204,47 @@ def _narrowed(
     parts = [(options, part) for options, market in markets.items() for part in parts_of(market)]
     bench = Bench.of(engine, standing.problem, [part for _, part in parts])
     grounds = {options: market.ground for options, market in markets.items()}
-    found: tuple[float, tuple[Closing, ...]] = 0.0, tuple(Closing(market=market, bench=bench) for market in markets.values())
+    every = tuple(markets.values())
+    found: tuple[float, tuple[Closing, ...]] = 0.0, tuple(Closing(market=one, bench=bench) for one in every)
+    proved_s = inf
+
+    def within_tolerance() -> bool:
+        return standing.best is not None and found[0] >= aimed_at(standing.best_s, tolerance)
+
+    def prove(number: int) -> None:
+        nonlocal found, proved_s
+        say("polish the best", number)
+        polish(standing, bench, grounds)
+        if standing.best_s < proved_s:
+            say("prove that nothing is faster", number)
+            found = lower_bound(bench, every, standing.best_s, tolerance=tolerance, clock=proof)
+            proved_s = standing.best_s
+
     say("find when compositions can end", 0)
-    for options, market in markets.items():
-        look_at_one_shape(standing, bench, market, options)
     composing = composing_of(standing, bench, parts)
     all_sharded = all(one.share == 1 and one.market.shapes.sharded.all() for one in composing)
-    proved_s = inf
+    for rise in EARLY_RISES:
+        say("find a first plan", 0)
+        look_at_undivided(standing, bench, composing, rise=rise)
+        for sharded in dict.fromkeys((all_sharded, True)):
+            simulate_best(standing, bench, grounds, most=EARLY_SIMULATIONS, sharded=sharded)
+    if standing.best is not None:
+        prove(0)
+    if within_tolerance():
+        return found
+    for options, market in markets.items():
+        look_at_one_shape(standing, bench, market, options)
     for number, (limits, most) in enumerate(ROUNDS):
         say("compose and simulate", number)
         look_at_limits(standing, bench, composing, most=limits)
         simulate_best(standing, bench, grounds, most=most * sum(one.share == 1 for one in composing), sharded=all_sharded)
         if not all_sharded:
             simulate_best(standing, bench, grounds, most=max(most // OTHERS, 1) * sum(one.share > 1 for one in composing), sharded=True)
-        if standing.best is not None and found[0] >= aimed_at(standing.best_s, tolerance):
+        if within_tolerance():
             break
         if number in PROVED:
-            say("polish the best", number)
-            polish(standing, bench, grounds)
-            if standing.best_s >= proved_s:
-                continue
-            say("prove that nothing is faster", number)
-            found = lower_bound(bench, tuple(markets.values()), standing.best_s, tolerance=tolerance, clock=proof)
-            proved_s = standing.best_s
-            if found[0] >= aimed_at(standing.best_s, tolerance):
+            prove(number)
+            if within_tolerance():
                 break
     if standing.best is None and standing.limit.stopped_at:
         raise out_of_time()
