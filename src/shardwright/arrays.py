@@ -41,6 +41,12 @@ def distinct(values: IntArray) -> IntArray:
     return ordered[first]
 
 
+def distinct_rows(rows: npt.NDArray[_N]) -> npt.NDArray[_N]:
+    """Each row once, sorted: as `numpy.unique`, which imports masked arrays to look for them where it is asked for no indices."""
+    result: npt.NDArray[_N] = np.unique(rows, axis=0, return_index=True)[0]
+    return result
+
+
 def among(numbers: IntArray, size: int) -> BoolArray:
     """(size,) whether each number from 0 to size - 1 is among `numbers`: in one pass, without sorting them."""
     found = np.zeros(size, dtype=np.bool_)
@@ -54,12 +60,6 @@ def among_any(several: Sequence[IntArray]) -> BoolArray:
     for numbers in several:
         found[numbers] = True
     return found
-
-
-def distinct_rows(rows: npt.NDArray[_N]) -> npt.NDArray[_N]:
-    """Each row once, sorted: as `numpy.unique`, which imports masked arrays to look for them where it is asked for no indices."""
-    result: npt.NDArray[_N] = np.unique(rows, axis=0, return_index=True)[0]
-    return result
 
 
 def numbered_rows(rows: IntArray) -> IntArray:

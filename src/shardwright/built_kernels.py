@@ -148,7 +148,7 @@ class Kernel(Part):
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         """Call the machine code, or where there is none for these arguments what numba or Python makes of the function."""
-        if named or len(values) != self.py_func.__code__.co_argcount:
+        if named:
             values = self._in_order(values, named)
         if self._built is None:
             self._built = _variants(self)
@@ -156,6 +156,8 @@ class Kernel(Part):
             result = variant(*values)
             if result is not NotImplemented:
                 return result
+        if len(values) != self.py_func.__code__.co_argcount:
+            return self(*self._in_order(values, {}))
         fallbacks.setdefault(name_of(self), "arguments")
         return self._dispatcher(*values)
 

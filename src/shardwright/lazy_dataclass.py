@@ -1,8 +1,8 @@
-"""`dataclasses.dataclass`, which compiles the methods of frozen classes with slots once they are in use.
+"""`dataclasses.dataclass`, which compiles the methods of frozen classes with slots when they are first called.
 
 The standard decorator writes and compiles six methods of each class as its module is imported: for all classes of a
 plan that is two thirds of the time that importing this package takes. Here `__init__`, `__repr__`, `__eq__` and
-`__hash__` are compiled when they have been called some times, and one `__setattr__` and one `__delattr__` serve all classes. What the
+`__hash__` are compiled on their first call, and one `__setattr__` and one `__delattr__` serve all classes. What the
 classes do is the same. Other settings, and classes that inherit from a dataclass, go to the standard decorator.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
@@ -105,64 +104,9 @@ def _compile(cls: Any, method: str) -> Any:
     return function
 
 
-def _in_words(cls: Any, method: str) -> Any:
-    """A method that works without code of its own while it is called seldom; None where it has to be compiled."""
-    fields = dataclasses.fields(cls)
-    if method == "__hash__":
-        names = [field.name for field in fields if (field.compare if field.hash is None else field.hash)]
-        values = attrgetter(*names) if len(names) > 1 else None
-        return None if values is None else lambda self: hash(values(self))
-    if method == "__eq__":
-        names = [field.name for field in fields if field.compare]
-        values = attrgetter(*names) if len(names) > 1 else None
-        return (
-            None
-            if values is None
-            else lambda self, other: values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
-        )
-    if method != "__init__" or not all(field.kw_only and field.init for field in fields):
-        return None
-    defaults = [(field.name, field.default) for field in fields if field.default is not dataclasses.MISSING]
-    factories = [(f.name, f.default_factory) for f in fields if f.default_factory is not dataclasses.MISSING]
-    known = {field.name for field in fields}
-    required = known - {name for name, _ in (*defaults, *factories)}
-    finish = getattr(cls, "__post_init__", None)
-
-    def init(self: Any, *values: Any, **named: Any) -> None:
-        if values or not (required <= named.keys() <= known):
-            # Python's own words for what is wrong.
-            _compile(cls, method)(self, *values, **named)
-            return
-        for name, value in named.items():
-            _assign(self, name, value)
-        for name, value in defaults:
-            if name not in named:
-                _assign(self, name, value)
-        for name, make in factories:
-            if name not in named:
-                _assign(self, name, make())
-        if finish is not None:
-            finish(self)
-
-    return init
-
-
-_assign = object.__setattr__
-SELDOM = 2
-"""Calls that take less time without code of their own than compiling it takes."""
-
-
 def _on_first_call(cls: Any, method: str) -> Any:
-    count, words = 0, None
-
     def stub(self: Any, *values: Any, **named: Any) -> Any:
-        nonlocal count, words
-        if count == 0:
-            words = _in_words(cls, method)
-        count += 1
-        if words is None or count > SELDOM:
-            return _compile(cls, method)(self, *values, **named)
-        return words(self, *values, **named)
+        return _compile(cls, method)(self, *values, **named)
 
     stub.__name__, stub.__module__ = method, __name__
     return stub
