@@ -21,7 +21,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from threading import Thread
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from shardwright.built_kernels import Kernel, Part, load_extension, use
 
@@ -42,6 +42,10 @@ _numba: Any = None
 _parts: Any = None
 _references: Any = None
 _passed_by_reference: list[type] = []
+COMPILES: Final = "numba:compile"
+"""Event of numba that a function is compiled."""
+_listening: list[Callable[..., None]] = []
+_listeners: dict[Callable[..., None], Any] = {}
 
 
 def choose_form(wanted: str) -> str:
@@ -63,6 +67,8 @@ def _import_numba() -> None:
         _parts, _references = import_module("shardwright.compiled_parts"), import_module("shardwright.compiled_references")
         for one in _passed_by_reference:
             _references.by_reference(one)
+    for start in _listening:
+        _listen(start)
 
 
 form = choose_form(os.environ.get("SHARDWRIGHT_KERNELS", ""))
@@ -143,11 +149,10 @@ def helped(module: str, function: str) -> Iterator[None]:
 
 @contextmanager
 def when_compiling(call: Callable[[], None]) -> Iterator[None]:
-    """Call `call` once, where something inside has no machine code yet and is about to be compiled."""
-    if _numba is None:
-        yield
-        return
-    event = import_module("numba.core.event")
+    """Call `call` once, where something inside has no machine code yet and is about to be compiled.
+
+    Where kernels are built, numba is imported only for one that has no built form, and is listened to from then on.
+    """
     called: list[bool] = []
 
     def start(*_: Any) -> None:
@@ -155,9 +160,22 @@ def when_compiling(call: Callable[[], None]) -> Iterator[None]:
             called.append(True)
             call()
 
-    listener = type("Announcing", (event.Listener,), {"on_start": start, "on_end": lambda *_: None})
-    with event.install_listener("numba:compile", listener()):
+    _listening.append(start)
+    if _numba is not None:
+        _listen(start)
+    try:
         yield
+    finally:
+        _listening.remove(start)
+        if start in _listeners:
+            import_module("numba.core.event").unregister(COMPILES, _listeners.pop(start))
+
+
+def _listen(start: Callable[..., None]) -> None:
+    event = import_module("numba.core.event")
+    listener = type("Announcing", (event.Listener,), {"on_start": lambda _, *of: start(*of), "on_end": lambda *_: None})()
+    event.register(COMPILES, listener)
+    _listeners[start] = listener
 
 
 def _call_elsewhere(module: str, function: str) -> subprocess.Popen[bytes]:

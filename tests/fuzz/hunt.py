@@ -33,7 +33,7 @@ class Escape:
 
 def input_of(parser: Parser, seed: str) -> str:
     """The input that a seed means."""
-    return mutated(parser.samples, Random(f"{parser.name} {seed}"))
+    return mutated((*parser.samples, *parser.others), Random(f"{parser.name} {seed}"))
 
 
 def verdict(parser: Parser, text: str) -> str:

@@ -89,12 +89,14 @@ class Parser:
 
     Args:
         read: takes a text; returns whatever it means or raises an error of the project. samples: valid texts, short.
+        others: texts that are mutated too, some of which are refused: what they mean is tested elsewhere.
         weight: its share of the inputs; slow ones have less.
     """
 
     name: str
     read: Callable[[str], object]
-    samples: tuple[str, ...]
+    samples: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     weight: float = 1.0
 
 
@@ -157,8 +159,8 @@ def parsers() -> tuple[Parser, ...]:
         ),
         Parser(name="shell script", read=partial(read_script, given={"2": "b"}), samples=SCRIPTS),
         *(
-            Parser(name=f"launch of {framework}{suffix}", read=partial(_launch_file, suffix), samples=samples, weight=0.3)
-            for (framework, suffix), samples in FRAMEWORKS.items()
+            Parser(name=f"launch of {framework}{suffix}", read=partial(_launch_file, suffix), others=texts, weight=0.3)
+            for (framework, suffix), texts in FRAMEWORKS.items()
         ),
         Parser(name="facts", read=_facts, samples=tuple(path.read_text() for path in sorted(FACTS.glob("*.toml"))[:4])),
         Parser(

@@ -15,7 +15,7 @@ from shardwright.program.problem import Problem, under
 from shardwright.search.grid.bounded import Crossed, least_offloaded, smallest
 from shardwright.search.grid.members import enumerate_members
 from shardwright.search.grid.space import Space, parts_of
-from shardwright.search.grid.trials import InfeasibleRequest, Trial, changed_to, fits, lean, series_of, unpinned_changes
+from shardwright.search.grid.trials import ChangedRequest, InfeasibleRequest, changed_to, fits, lean, series_of, unpinned_changes
 from shardwright.simulator.prediction import host_lack
 from shardwright.simulator.simulate import footprint_of_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -94,7 +94,7 @@ def _fitting(asked: InfeasibleRequest, progress: Progress | None) -> tuple[list[
     return found, time.monotonic() - begun <= LONGEST_S
 
 
-def _is_legal(change: Trial) -> bool:
+def _is_legal(change: ChangedRequest) -> bool:
     return enumerate_members(change.problem, lean(change.space), facts_of(change.problem)).num_members > 0
 
 
@@ -110,7 +110,7 @@ def _nothing_legal(problem: Problem, space: Space, facts: GridFacts, enumerated:
     )
 
 
-def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator[Trial]:
+def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator[ChangedRequest]:
     devices = problem.cluster.num_devices
     tried: set[int] = {devices}
     near = range(devices - 1, max(devices - 1 - NEAR, 0), -1)
@@ -123,7 +123,7 @@ def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator
             yield changed_to(f"--max-devices {cluster.num_devices}", problem, space, facts, changed)
 
 
-def _whole_batches(problem: Problem, space: Space, facts: GridFacts) -> Iterator[Trial]:
+def _whole_batches(problem: Problem, space: Space, facts: GridFacts) -> Iterator[ChangedRequest]:
     """The next batches that divide by more of the devices."""
     batch, devices = problem.job.global_batch, problem.cluster.num_devices
     steps = [devices // part for part in range(min(devices, NEAR), 0, -1) if devices % part == 0]

@@ -36,7 +36,7 @@ _MEMORY_AXES: Final = ("zero", "offload", "recompute", "recompute_layers", "shar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class ChangedRequest:
     """One change of what was asked, and what is asked then."""
 
     text: str
@@ -54,7 +54,7 @@ class Series:
     """
 
     about: str
-    changes: Iterable[Trial]
+    changes: Iterable[ChangedRequest]
     most: int = 1
     flag: str = ""
 
@@ -106,7 +106,7 @@ def series_of(asked: InfeasibleRequest) -> tuple[Series, ...]:
     )
 
 
-def fits(change: Trial, capacity: int) -> bool:
+def fits(change: ChangedRequest, capacity: int) -> bool:
     """Whether some member of least memory fits its devices and its nodes' host memory: the search stops at the first that does."""
     try:
         facts = facts_of(change.problem)
@@ -136,27 +136,27 @@ def same_choices(space: Space, facts: GridFacts, problem: Problem, changed: Prob
     return replace(there, values=values, dp=space.dp, first=space.first, last=space.last, options=space.options, modules=modules)
 
 
-def changed_to(text: str, problem: Problem, space: Space, facts: GridFacts, changed: Problem) -> Trial:
+def changed_to(text: str, problem: Problem, space: Space, facts: GridFacts, changed: Problem) -> ChangedRequest:
     """The change to another problem, with the pins of `space`."""
-    return Trial(text=text, problem=changed, space=same_choices(space, facts, problem, changed))
+    return ChangedRequest(text=text, problem=changed, space=same_choices(space, facts, problem, changed))
 
 
-def unpinned_changes(problem: Problem, space: Space, facts: GridFacts) -> Iterator[tuple[str, Trial]]:
+def unpinned_changes(problem: Problem, space: Space, facts: GridFacts) -> Iterator[tuple[str, ChangedRequest]]:
     """(axis, change) of each restricted axis set free."""
     plain = _BUILDERS[space.name](problem, facts)
     for axis in AXES:
         if set(space.of(axis)) != set(plain.of(axis)):
             values = tuple((a, plain.of(a) if a == axis else space.of(a)) for a in AXES)
             text = f"another {axis} than {','.join(map(str, space.of(axis)))}"
-            yield axis, Trial(text=text, problem=problem, space=replace(space, values=values))
+            yield axis, ChangedRequest(text=text, problem=problem, space=replace(space, values=values))
     if space.dp:
         text = f"another dp than {','.join(map(str, space.dp))}"
-        yield "dp", Trial(text=text, problem=problem, space=replace(space, dp=()))
+        yield "dp", ChangedRequest(text=text, problem=problem, space=replace(space, dp=()))
     if space.first or space.last:
-        yield "first", Trial(text="no pinned first and last", problem=problem, space=replace(space, first=0, last=0))
+        yield "first", ChangedRequest(text="no pinned first and last", problem=problem, space=replace(space, first=0, last=0))
 
 
-def _options(asked: InfeasibleRequest) -> Iterator[Trial]:
+def _options(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
     """Other values of the runtime's options, those that change no numerics first, where they lower the need or allow other ZeRO stages.
 
     The rungs of recompute (`modules.LADDER`) are in the space already.
@@ -203,12 +203,12 @@ def _may_need_less(asked: InfeasibleRequest, changed: Problem, name: str, value:
     return max(one.reserved for one in memory) < asked.need or sum(host.lacking for host in hosts) < before
 
 
-def _wider(asked: InfeasibleRequest) -> Iterator[Trial]:
+def _wider(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
     wide = same_choices(replace(asked.space, name="exhaustive"), asked.facts, asked.problem, asked.problem)
-    yield Trial(text="--space exhaustive", problem=asked.problem, space=wide)
+    yield ChangedRequest(text="--space exhaustive", problem=asked.problem, space=wide)
 
 
-def _runtimes(asked: InfeasibleRequest) -> Iterator[Trial]:
+def _runtimes(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
     """The newest release of every other framework that runs on these devices, and newer ones of this."""
     vendor = asked.problem.cluster.node.accelerator.vendor
     newest: dict[str, Runtime] = {}
@@ -230,7 +230,7 @@ def _runtimes(asked: InfeasibleRequest) -> Iterator[Trial]:
         yield change
 
 
-def _adapters(asked: InfeasibleRequest) -> Iterator[Trial]:
+def _adapters(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
     """Low-rank adapters, where all parameters are trained."""
     model = asked.problem.model
     if model.base is None and model.num_trainable_parameters == model.num_parameters:
@@ -238,7 +238,7 @@ def _adapters(asked: InfeasibleRequest) -> Iterator[Trial]:
         yield changed_to(f"--train {ADAPTERS}", asked.problem, asked.space, asked.facts, changed)
 
 
-def _smaller_batches(asked: InfeasibleRequest) -> Iterator[Trial]:
+def _smaller_batches(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
     batch = asked.problem.job.global_batch
     for power in range(1, DOUBLINGS + 1):
         if batch % 2**power:
@@ -247,7 +247,7 @@ def _smaller_batches(asked: InfeasibleRequest) -> Iterator[Trial]:
         yield changed_to(f"--global-batch {batch // 2**power}", asked.problem, asked.space, asked.facts, smaller)
 
 
-def _shorter(asked: InfeasibleRequest) -> Iterator[Trial]:
+def _shorter(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
     job = asked.problem.job
     for power in range(1, DOUBLINGS + 1):
         if job.sequence_length % 2**power:
@@ -258,7 +258,7 @@ def _shorter(asked: InfeasibleRequest) -> Iterator[Trial]:
         yield changed_to(f"--seq-len {tokens}", asked.problem, asked.space, asked.facts, shorter)
 
 
-def _more_devices(asked: InfeasibleRequest) -> Iterator[Trial]:
+def _more_devices(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
     cluster = asked.problem.cluster
     for power in itertools.takewhile(lambda power: cluster.num_devices * 2**power <= LARGEST_CLUSTER, range(1, DOUBLINGS + 1)):
         groups = tuple(replace(g, count=g.count * 2**power) for g in cluster.groups)

@@ -88,7 +88,8 @@ def folds(columns: Mapping[str, IntArray], order: tuple[str, ...]) -> BoolArray:
     outer = {name: (begin, end) for name, begin, end in _boundaries(names, dense)}
     inner = {name: (begin, end) for name, begin, end in _boundaries([axis for axis in order if axis in expert], expert)}
     ends = np.sort(np.stack([end for _, end in (*outer.values(), *inner.values())]), axis=0)
-    found: BoolArray = np.all([large % small == 0 for small, large in pairwise(ends)], axis=0)
+    # A degree that divides nothing leaves parts of no device, which fold over none.
+    found: BoolArray = np.all([(small > 0) & (large % np.maximum(small, 1) == 0) for small, large in pairwise(ends)], axis=0)
     splits = np.zeros(len(edp), dtype=np.bool_)
     for name in ("ring", "ulysses", "tp"):
         begin, end = outer[name]
