@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.grids import plan, unsearched_of
+from shardwright.api.grids import plan
 from shardwright.api.problems import capacity_of, facts_of, problem_of, space_of
+from shardwright.api.unsearched import unsearched_of
 from shardwright.program.problem import under
 from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values
 from shardwright.search.grid.modules import LADDER

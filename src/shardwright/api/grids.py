@@ -14,20 +14,17 @@ from shardwright.hardware.overrides import scale_network
 from shardwright.hardware.reliability import reliability_of
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import options_said
-from shardwright.search.answer import Answer, Goodput, Nearby, Sensitivity, Unsearched
+from shardwright.search.answer import Answer, Goodput, Nearby, Sensitivity
 from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.find import answer_of, search_and_answer
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.recheck import Recheck, recheck
 from shardwright.search.grid.space import Space, row_of
-from shardwright.search.grid.unsearched import unsearched
 from shardwright.search.limit import STOP, Limit, limit_of
 from shardwright.search.request import Request
 from shardwright.simulator.simulate import plan_of_grid, simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts
-from shardwright.strategy.plan.plan import Plan
 from shardwright.units import GIGA
 
 NOTABLE_DEVICES = 512
@@ -57,27 +54,6 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
     )
     known = searched if sensitive and time_limit_s == float("inf") and not answer.certificate.stopped_at else None
     return _completed(request, problem, space, facts, answer, searched=known, progress=progress)
-
-
-def unsearched_of(answer: Answer) -> Unsearched:
-    """The options that the search of `answer` left at one value although they change no numerics, and what the best other value of one
-    would gain.
-    """
-    assert answer.request is not None
-    return unsearched_beside(answer.request, answer.grid, step_time_s=answer.prediction.step_time_s)
-
-
-def unsearched_beside(request: Request, strategy: Grid | Plan, *, step_time_s: float) -> Unsearched:
-    """The same of the best strategy of a space over the grids that a request asks for."""
-    problem = problem_of(request)
-    return unsearched(
-        problem,
-        space_of(request, problem, facts_of(problem)),
-        strategy,
-        step_time_s=step_time_s,
-        capacity=capacity_of(request, problem),
-        decided=options_said(request.runtime),
-    )
 
 
 def _completed(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.api.grids import unsearched_beside
 from shardwright.api.problems import JOINT, Progress, capacity_of, facts_of, problem_of, require_unranked, space_of, with_defaults
 from shardwright.api.simulated import simulated
+from shardwright.api.unsearched import unsearched_beside
 from shardwright.errors import UsageError
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Unsearched

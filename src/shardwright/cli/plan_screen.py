@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Group
 
-from shardwright.api.grids import unsearched_of
+from shardwright.api.unsearched import unsearched_of
 from shardwright.cli import screen
 from shardwright.cli.beside import Beside
 from shardwright.files.faces import filed

@@ -173,7 +173,9 @@ def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
         lines["largest"] = np.array([_largest(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts], dtype=np.int64)
     else:
         lines["largest"] = largest_chunks(facts.layers, pp=lines["pp"], vpp=lines["vpp"])
-    lines["unlike"] = np.array([_unlike(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts], dtype=np.int64)
+    lines["unlike"] = np.zeros(len(cuts), dtype=np.int64)
+    if facts.equal_stages or facts.equal_between:
+        lines["unlike"][:] = [_unlike(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts]
     lines = extended(lines, "schedule", (SCHEDULES[str(name)] for name in space.of("schedule")), facts)
     # All members have whole sequences, and every schedule of a space is one that is searched.
     alike: dict[str, Any] = {"slices": 1, "searched": True}
