@@ -26,7 +26,7 @@ print(code, ours, *(name for name in sys.argv[1].split(",") if name in sys.modul
     [
         (("catalog", "schedules", "--json"), 135, ("rich",)),
         (("plan", *JOB, "--quiet"), 350, ()),
-        (("plan", *JOB), 385, ("rich",)),
+        (("plan", *JOB), 388, ("rich",)),
         (("simulate", *JOB, "--strategy", "dp4 mbs1", "--quiet"), 365, ("pydantic", "rich")),
         (("serve-simulate", "llama-3.1-8b", "h100-sxm:1", "--isl", "64", "--osl", "4", "--concurrency", "2"), 285, ("rich",)),
     ],
