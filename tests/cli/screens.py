@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api import advice, checks, execution, grids, simulations
+from shardwright.api import advice, checks, execution, grids, simulations, unsearched
 from shardwright.api.weights import WrittenWeights
 from shardwright.calibrate import request as calibration
 from shardwright.calibrate.settings import CheckRow
@@ -189,7 +189,7 @@ def answering() -> Iterator[None]:
     row = CheckRow("dense of many layers", 1.0, 0.9, 1.1, 0.8, 2**30, 2**31)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grids, "plan", lambda *_, **__: BEST)
-        patch.setattr(grids, "unsearched_of", lambda _: UNSEARCHED)
+        patch.setattr(unsearched, "unsearched_of", lambda _: UNSEARCHED)
         patch.setattr(simulations, "simulation", simulation)
         advised = Simulation(request=REQUEST, name="", grid=LAYERS, plan=None, prediction=WIDE)
         change = Change(text="tp4", grid=LAYERS, step_time_s=1.0, gain=0.5, added=(("tensor-model-parallel-size", "4"),))

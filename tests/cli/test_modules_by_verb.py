@@ -11,7 +11,7 @@ from shardwright import compiled
 from tests.sources import SOURCE
 
 JOB = ("examples/tiny.json", "h100-sxm:4", "--seq-len", "64", "--global-batch", "8")
-HEAVY = ("numba", "llvmlite", "scipy", "pydantic", "typer", "rich", "torch")
+HEAVY = ("numba", "llvmlite", "scipy.optimize", "scipy.linalg", "scipy.sparse", "scipy.special", "pydantic", "typer", "rich", "torch")
 COUNTED = """
 import sys
 from shardwright.cli.main import run

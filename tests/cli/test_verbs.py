@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shardwright.api import checks, grids, simulations
+from shardwright.api import checks, grids, simulations, unsearched
 from shardwright.cli import flags
 from shardwright.cli.main import help_text, run
 from shardwright.cli.screen import progress
@@ -53,7 +53,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return Recheck(strategies=1000, sampled=10, contenders=3, drift=0.0)
 
     monkeypatch.setattr(grids, "plan", plan)
-    monkeypatch.setattr(grids, "unsearched_of", lambda _: UNSEARCHED)
+    monkeypatch.setattr(unsearched, "unsearched_of", lambda _: UNSEARCHED)
     monkeypatch.setattr(simulations, "simulation", simulation)
     monkeypatch.setattr(checks, "check_file", check)
     return calls

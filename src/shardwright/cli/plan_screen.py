@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Group
 
-from shardwright.api.unsearched import unsearched_of
+from shardwright.api import unsearched
 from shardwright.cli import screen
 from shardwright.cli.beside import Beside
 from shardwright.files.faces import filed
@@ -33,7 +33,7 @@ def show(
         cost: what is shown beside the answer; None = nothing.
     """
     stored = stored_answer(answer)
-    left = None if (quiet and not as_json) or STOP.is_set() else unsearched_of(answer)
+    left = None if (quiet and not as_json) or STOP.is_set() else unsearched.unsearched_of(answer)
     if output is not None:
         screen.save(output, file_text(stored, output))
     beside = Beside() if cost is None else cost(stored.simulation)
