@@ -94,7 +94,7 @@ def batches(
 
 
 def progress_rate(trial: Trial, *, seq_len: int, critical: float) -> float:
-    """Tokens a second, counted as those that a run with small batches would need: R / (1 + B / B_crit)."""
+    """Useful tokens a second: throughput R times the share a small-batch run would need too, R / (1 + B / B_crit)."""
     return trial.tokens_per_s * useful_share(batch=trial.global_batch * seq_len, critical=critical)
 
 

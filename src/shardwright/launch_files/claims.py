@@ -77,7 +77,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What a framework's files have.
+    """What identifies a framework's files.
 
     Args:
         kinds: forms of its files. programs: programs of its own, as paths, modules or words of a console command, in lower case.

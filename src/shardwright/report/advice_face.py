@@ -91,7 +91,7 @@ def render_advice(launch: Launch, advice: Advice) -> RenderableType:
     else:
         parts += [Text(""), render_simulation(advice.now)]
         limited = ", ".join(f"{part_name(name)} {format_seconds(seconds)}" for name, seconds in limits(advice))
-        parts.append(section("What limits it, beside its products", Text(limited or "nothing")))
+        parts.append(section("What limits the step, besides matrix multiplication", Text(limited or "nothing")))
     step = advice.now.prediction.step_time_s if advice.now else 0.0
     if advice.causes:
         parts.append(section("What costs most, and no option of the search changes", Group(*(_told(one, step) for one in advice.causes))))

@@ -119,7 +119,7 @@ def _integers(said: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _mxfp4(said: Mapping[str, Any]) -> tuple[str, str]:
-    """Of gpt-oss: engines multiply in 16 bits, or in 8 on devices with four-bit units."""
+    """gpt-oss: MXFP4 weights, bf16 inputs (`checkpoint_formats` makes them fp8 where there are FP4 units)."""
     return "mxfp4", "bf16"
 
 
@@ -131,7 +131,7 @@ def _bitsandbytes(said: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _compressed_tensors(said: Mapping[str, Any]) -> tuple[str, str]:
-    """Of the first group whose weights are quantised; inputs are in 16 bits where the group casts none."""
+    """Weight and activation format of the first group with quantised weights; bf16 if it quantises no activations."""
     for group in _groups(said):
         weights = group.get("weights")
         if not isinstance(weights, Mapping):

@@ -1,4 +1,4 @@
-"""Changes of what was asked that may make something fit, the least intrusive first, and whether they do."""
+"""Changes to an infeasible request, least intrusive first, and whether a plan fits in memory after each."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfeasibleRequest:
-    """What does not fit.
+    """A request that has no plan that fits.
 
     Args:
         space: with one value of each option. grid: the strategy that needs least. need: bytes of its fullest device.
@@ -107,7 +107,7 @@ def series_of(asked: InfeasibleRequest) -> tuple[Series, ...]:
 
 
 def fits(change: ChangedRequest, capacity: int) -> bool:
-    """Whether some member of least memory fits its devices and its nodes' host memory: the search stops at the first that does."""
+    """Whether a member of the `lean` space fits device memory and host memory; the search stops at the first that does."""
     try:
         facts = facts_of(change.problem)
         bounded = bound_space(change.problem, lean(change.space), facts, capacity=capacity)

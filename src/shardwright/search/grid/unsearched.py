@@ -21,7 +21,7 @@ LEAST_GAIN: Final = 0.001
 
 
 def unsearched_options(problem: Problem, space: Space, *, decided: Collection[str] = ()) -> Options:
-    """(option, value) of the options that change no numerics and of which `space` has one value, although the runtime has others.
+    """(option, value) of each option that changes no numerics and that `space` keeps at one value though the runtime has others.
 
     Args:
         decided: options that the user set; they are not counted.

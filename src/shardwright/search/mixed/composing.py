@@ -1,4 +1,4 @@
-"""Compositions at limits a little above the bound, frame by frame, that wait for their simulation."""
+"""Find compositions at step-time limits just above the bound, frame by frame, and queue them for simulation."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ NEARLY = 0.01
 PAIRS = 60
 """Compositions of a frame by a limit."""
 FEW = 150_000
-"""Shapes of which as many limits are looked at as are asked for; of twice as many half."""
+"""Number of shapes up to which all requested limits are tried; with twice as many shapes, half of them."""
 EARLY_RISES = (0.02, 0.05, 0.1, 0.2, 0.4)
 """Shares of a market's first limit by which the limits of its undivided frame are later, at which its first compositions are looked for."""
 LANES = 2
 """Shapes of a composition at most on two pools; one more for each further pool."""
 OTHERS = 4
-"""Times as many looks, and simulations, plans have in which no lane shards as those have in which one does, where there are both."""
+"""Search and simulation budget of plans without a sharding lane, as a multiple of that of plans with one, if both exist."""
 AT_ONCE = 4
 """Limits of a market that are looked at at once, whatever the workers."""
 
@@ -69,7 +69,7 @@ class Look:
 
 
 class Seen(NamedTuple):
-    """What is known of a frame's shapes by a limit, and its compositions cut; None = prices close it. shut: at the latest limit too."""
+    """A frame's shape values at a limit, and compositions; None = no plan meets the limit. shut: nor does one meet `latest_s`."""
 
     values: Values
     found: list[tuple[Lanes, MixedCandidate | None]] | None
