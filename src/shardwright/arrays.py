@@ -55,7 +55,7 @@ def among(numbers: IntArray, size: int) -> BoolArray:
 
 
 def among_any(several: Sequence[IntArray]) -> BoolArray:
-    """Whether each number, from 0 to the largest of all, is among some of several arrays."""
+    """Boolean mask over 0 .. the largest number: true where some of the arrays contains the number."""
     found = np.zeros(1 + max(int(numbers.max(initial=-1)) for numbers in several), dtype=np.bool_)
     for numbers in several:
         found[numbers] = True

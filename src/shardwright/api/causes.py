@@ -1,4 +1,4 @@
-"""What of a launch's job costs most of its step, where no option of a search changes it: its number format, and dropout."""
+"""Find the number format or dropout of a launch that slows its step most and that no search option changes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_repaired(launch: Launch, grid: Grid, model: Model) -> bool:
 
 
 def _jobs(launch: Launch, request: Request) -> Iterator[tuple[str, Request, tuple[tuple[str, str], ...]]]:
-    """What is changed, the request with it, and the settings that say so."""
+    """A change of the job, the request after it, and the settings that make it."""
     if request.precision == Dtype.FP32.value:
         for half in (Dtype.BF16.value, Dtype.FP16.value):
             try:

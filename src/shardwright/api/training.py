@@ -1,4 +1,4 @@
-"""What training under a simulated strategy costs, in days and dollars."""
+"""Days and dollars of a training run under a simulated strategy."""
 
 from __future__ import annotations
 

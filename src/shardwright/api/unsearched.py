@@ -1,4 +1,4 @@
-"""What a search left at one value although it changes no numerics, and what it would gain."""
+"""Runtime options that a search left at one value although they change no numerics, and their best gain."""
 
 from __future__ import annotations
 

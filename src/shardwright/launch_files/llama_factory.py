@@ -17,7 +17,7 @@ from shardwright.launch_files.degrees import replicas
 from shardwright.launch_files.launch import Launch, Written, by_name, count
 from shardwright.launch_files.megatron import MegatronReader
 from shardwright.launch_files.refusals import refuse, refused
-from shardwright.launch_files.trainer import FSDP, OF_TRANSFORMERS, REPLICAS_ALONE, TrainerReader, Words, files_of, on
+from shardwright.launch_files.trainer import REPLICAS_ALONE, TrainerReader, Words, files_of, on, trainer_settings
 from shardwright.launch_files.trainer_words import IGNORED
 from shardwright.launch_files.transformers_trainer import normal
 from shardwright.lazy_dataclass import dataclass
@@ -204,8 +204,7 @@ class LlamaFactoryReader:
 
     def settings_of(self, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
         """See `SaysSettings`."""
-        on_trainer = runtime.partition(" ")[0] in (FSDP, OF_TRANSFORMERS)
-        return _TRAINER.settings_of(grid, runtime=runtime, global_batch=global_batch) if on_trainer else {}
+        return trainer_settings(_TRAINER, grid, runtime=runtime, global_batch=global_batch)
 
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""

@@ -17,7 +17,7 @@ from shardwright.launch_files.claims import Claim, Document, FileKind, Signature
 from shardwright.launch_files.launch import Launch, Written, by_name, count
 from shardwright.launch_files.megatron import MegatronReader
 from shardwright.launch_files.refusals import refuse, refused
-from shardwright.launch_files.trainer import FSDP, OF_TRANSFORMERS, TrainerReader, Words, files_of
+from shardwright.launch_files.trainer import TrainerReader, Words, files_of, trainer_settings
 from shardwright.launch_files.transformers_trainer import normal
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
@@ -236,8 +236,7 @@ class SwiftReader:
 
     def settings_of(self, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
         """See `SaysSettings`."""
-        on_trainer = runtime.partition(" ")[0] in (FSDP, OF_TRANSFORMERS)
-        return _TRAINER.settings_of(grid, runtime=runtime, global_batch=global_batch) if on_trainer else {}
+        return trainer_settings(_TRAINER, grid, runtime=runtime, global_batch=global_batch)
 
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""

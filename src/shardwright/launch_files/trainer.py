@@ -411,3 +411,10 @@ def _said_of(grid: Grid, *, runtime: str, global_batch: int, names: Mapping[str,
             yield own[1:].replace("-", "_"), str(value != "true").lower()
         elif value:
             yield own.replace("-", "_"), value
+
+
+def trainer_settings(trainer: TrainerReader, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
+    """Settings of a strategy in the words of a trainer; none on a runtime that the trainer does not start."""
+    if runtime.partition(" ")[0] not in (FSDP, OF_TRANSFORMERS):
+        return {}
+    return trainer.settings_of(grid, runtime=runtime, global_batch=global_batch)
