@@ -59,7 +59,15 @@ def read_request(
     from shardwright.model.asked import asked_model
 
     model = asked_model(request.model, train=request.train, teacher=request.teacher)
-    launch = read_launch(paths, model=model, devices=cluster.num_devices, framework=framework, runtime=request.runtime, given=given)
+    launch = read_launch(
+        paths,
+        model=model,
+        devices=cluster.num_devices,
+        node_devices=min(group.kind.num_devices for group in cluster.groups),
+        framework=framework,
+        runtime=request.runtime,
+        given=given,
+    )
     length, batch = request.seq_len or launch.seq_len, request.global_batch or launch.global_batch
     if not (length and batch):
         raise UsageError(

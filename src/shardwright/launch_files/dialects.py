@@ -87,7 +87,8 @@ def nemo(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     if short in ("fp8", "fp8-e4m3", "fp8-hybrid"):
         return (("fp8-format", "hybrid" if value.lower() not in ("false", "null", "none") else "false"),)
     if short == "name" and name.endswith("optim.name"):
-        return (("use-distributed-optimizer", str("distributed" in value or "mcore" in value).lower()),)
+        sharded = str("distributed" in value or "mcore" in value).lower()
+        return (("use-distributed-optimizer", sharded), ("optimizer", value))
     if short in ("overlap-grad-sync", "overlap-param-sync"):
         return (({"overlap-grad-sync": "overlap-grad-reduce", "overlap-param-sync": "overlap-param-gather"}[short], value),)
     if short in _NEMO_TURNED:

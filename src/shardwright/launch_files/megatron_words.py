@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.launch_files.launch import by_name
+from shardwright.launch_files.refusals import OPTIMIZER
 
 UNDERSTOOD: Final = MappingProxyType(
     {
@@ -54,6 +55,8 @@ UNDERSTOOD: Final = MappingProxyType(
     }
 )
 """Arguments of the strategy and of the job -> what they say."""
+REFUSED: Final = MappingProxyType({"optimizer": OPTIMIZER})
+"""Arguments that change the answer and are not priced."""
 
 MODEL_DEFAULTS: Final = MappingProxyType(
     {
@@ -131,7 +134,7 @@ IGNORED: Final = by_name(
             "lr-warmup-init lr-wsd-decay-style lr-wsd-decay-iters lr-wsd-decay-samples train-iters train-samples "
             "weight-decay start-weight-decay end-weight-decay weight-decay-incr-style adam-beta1 adam-beta2 adam-eps "
             "clip-grad rampup-batch-size override-opt-param-scheduler override-opt_param-scheduler "
-            "use-checkpoint-opt-param-scheduler decoupled-lr decoupled-min-lr optimizer loss-scale initial-loss-scale "
+            "use-checkpoint-opt-param-scheduler decoupled-lr decoupled-min-lr loss-scale initial-loss-scale "
             "min-loss-scale loss-scale-window hysteresis train-tokens moe-aux-loss-coeff moe-z-loss-coeff "
             "moe-router-load-balancing-type moe-router-bias-update-rate moe-router-force-load-balancing "
             "mtp-loss-scaling-factor universal-checkpoint log-loss lr-decay-tokens lr-warmup-tokens no-query-key-layer-scaling"

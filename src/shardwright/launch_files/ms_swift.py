@@ -16,7 +16,7 @@ from shardwright.launch_files.adapters import adapters_of
 from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
 from shardwright.launch_files.launch import Launch, Written, by_name, count
 from shardwright.launch_files.megatron import MegatronReader
-from shardwright.launch_files.refusals import refuse, refused
+from shardwright.launch_files.refusals import OPTIMIZER, refuse, refused
 from shardwright.launch_files.trainer import TrainerReader, Words, files_of, trainer_settings
 from shardwright.launch_files.transformers_trainer import normal
 from shardwright.lazy_dataclass import dataclass
@@ -188,7 +188,7 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
 _CORE_REFUSED: Final = MappingProxyType(
     {
         **dict.fromkeys(("tuner-type", "train-type"), refused("this kind of tuning", "lora", "full")),
-        "optimizer": refused("an optimizer other than Adam", "adam"),
+        "optimizer": OPTIMIZER,
         "muon": refused("Muon's optimizer"),
         "rlhf-type": refused("a loss of preferences or rewards"),
         "task-type": refused("a loss other than of the next token", "causal_lm"),

@@ -17,7 +17,7 @@ from shardwright.launch_files.claims import Claim, Document, FileKind, Signature
 from shardwright.launch_files.degrees import replicas
 from shardwright.launch_files.launch import Launch, Written, by_name, count
 from shardwright.launch_files.megatron import MegatronReader
-from shardwright.launch_files.refusals import OFF, refuse, refused
+from shardwright.launch_files.refusals import OFF, OPTIMIZER, refuse, refused
 from shardwright.launch_files.trainer import TrainerReader, Words, on, trainer_settings
 from shardwright.launch_files.transformers_trainer import normal
 from shardwright.lazy_dataclass import dataclass
@@ -126,6 +126,7 @@ _OF_RL: Final = by_name(
 _OF_FSDP: Final = MappingProxyType(
     {
         f"{_A}fsdp-config.model-dtype": "weights",
+        f"{_A}optim.optimizer": "optim",
         f"{_A}fsdp-config.fsdp-size": "fsdp-size",
         f"{_A}fsdp-config.reshard-after-forward": "fsdp.reshard-after-forward",
         f"{_A}fsdp-config.offload-policy": "fsdp.offload-params",
@@ -221,6 +222,7 @@ _TUNING: Final = TrainerReader(
                 "ulysses-sequence-parallel-size": "ulysses",
                 "model.enable-gradient-checkpointing": "gradient-checkpointing",
                 "model.fsdp-config.model-dtype": "weights",
+                "optim.optimizer": "optim",
                 "model.fsdp-config.cpu-offload": "fsdp.offload-params",
                 "model.fsdp-config.offload-params": "fsdp.offload-params",
                 "model.lora-rank": "lora-rank",
@@ -347,7 +349,7 @@ class VerlReader:
         )
         if not core:
             return _FSDP.read(written, model=model, devices=devices, runtime=runtime)
-        refuse(said, _REFUSED)
+        refuse(said, {**_REFUSED, f"{_A}optim.optimizer": OPTIMIZER})
         return _on_megatron(written, model=model, devices=devices, runtime=_CORE.runtime if runtime in ("", self.runtime) else runtime)
 
 
