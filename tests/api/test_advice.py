@@ -138,3 +138,24 @@ def test_what_the_launch_does_not_say_is_asked_for() -> None:
     request = Request(model="llama-3.1-8b", cluster=CLUSTER, seq_len=0, global_batch=0)
     with pytest.raises(UsageError, match="how long a sample is"):
         read_request([f"--num-layers 32 {SPLIT}"], request, cluster=load_cluster(CLUSTER))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "pinned"),
+    [
+        ("a.yaml", "finetuning_type: full\ncutoff_len: 2048\nper_device_train_batch_size: 1\nbf16: true\n", True),
+        ("a.toml", "[training]\nlocal_batch_size = 1\nseq_len = 2048\n[parallelism]\ntensor_parallel_degree = 2\n", True),
+        ("run.sh", f"python pretrain_gpt.py {LLAMA} {SPLIT} {SIZES}\n", False),
+    ],
+)
+def test_a_number_of_recomputed_layers_is_proposed_where_the_framework_has_one(tmp_path, name: str, text: str, pinned: bool) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / name
+    path.write_text(text)
+    asked = Request(model="llama-3.1-8b", cluster=CLUSTER, seq_len=2048, global_batch=64)
+    launch, request = read_request([str(path)], asked, cluster=load_cluster(CLUSTER))
+    problem = problem_of(request)
+    counts = space_of(request, problem, facts_of(problem)).of("recompute_layers")
+    assert (counts == (0,)) == pinned
+    if name == "a.yaml":
+        changes = [grid for _, grid in one_change(problem, space_of(request, problem, facts_of(problem)), facts_of(problem), launch.grid)]
+        assert {grid.recompute.value for grid in changes} == {"none", "full"}

@@ -99,11 +99,14 @@ def problem_of(request: Request) -> Problem:
 
 
 def _runtime_on(cluster: Cluster, text: str) -> Runtime:
-    """The runtime with the options that all devices of the cluster have kernels for."""
+    """The runtime with the options that all devices of the cluster can have."""
     devices = [group.kind.accelerator for group in cluster.groups]
     have = [frozenset(rates.generation for rates in device.attention) for device in devices]
     fewest = min(zip(have, devices, strict=True), key=lambda pair: len(pair[0]))[1]
-    return on_devices(load_runtime(text), kernels=frozenset.intersection(*have), called=fewest.name)
+    vendors = {device.vendor: device.name for device in devices if device.vendor in VENDORS}
+    return on_devices(
+        load_runtime(text), kernels=frozenset.intersection(*have), called=fewest.name, vendors=vendors, said=options_said(text)
+    )
 
 
 def _require_units(device: Accelerator, problem: Problem) -> None:

@@ -16,7 +16,7 @@ from shardwright.launch_files.accelerate import of_launch
 from shardwright.launch_files.adapters import adapters_of
 from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.deepspeed import DEEPSPEED
-from shardwright.launch_files.degrees import launch_of, replicas
+from shardwright.launch_files.degrees import NO_PIPELINE, launch_of, replicas
 from shardwright.launch_files.fsdp import STRATEGIES, sharding
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged
 from shardwright.launch_files.refusals import OFF, Refusal, priced, refuse
@@ -34,8 +34,6 @@ Settled = Callable[[dict[str, str], int], tuple[str, ...]]
 """Completes the canonical settings of a launch on so many devices in place; returns notes."""
 
 
-NO_PIPELINE: Final = (("pp", ("1",)), ("ep", ("1",)), ("recompute", ("none", "full")))
-"""Transformers' models run without pipeline and expert parallelism, and recompute all of their layers or none."""
 REPLICAS_ALONE: Final = (*NO_PIPELINE, ("tp", ("1",)), ("cp", ("1",)))
 """The same without tensor and context parallelism."""
 
