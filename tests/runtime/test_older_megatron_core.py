@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from shardwright.api.exact import plan_exact
+from shardwright.api.joint import plan_joint
+from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import facts_of, problem_of
-from shardwright.program.legal import grid_violations
+from shardwright.errors import RuntimeModelError
+from shardwright.program.legal import grid_violations, plan_violations
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import ExpertDispatch
 from shardwright.search.grid.members import enumerate_members, member_grid
 from shardwright.search.grid.space import restricted, standard_space
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.simulate import plan_of_grid, simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
 RELEASES = tuple(f"megatron-core-0.{n}" for n in range(5, 13))
@@ -92,3 +97,27 @@ def test_members_of_a_space_are_those_that_the_release_runs(release: str) -> Non
     broken = {grid for grid in every if rules & {one.rule for one in grid_violations(problem, grid)}}
     assert kept == every - broken
     assert broken
+
+
+@pytest.mark.parametrize("release", ["megatron-core-0.8", "megatron-core-0.9", "megatron-core-0.12"])
+@pytest.mark.parametrize("strategy", ["pp4 dp2 mbs1", "pp4 dp2 mbs1 first=6 last=8", "pp4 dp2 mbs1 layers=9,7,9,7", "pp2 vpp4 dp4 mbs1"])
+def test_a_general_plan_is_asked_what_its_grid_is(release: str, strategy: str) -> None:
+    request = Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=4096, global_batch=32, runtime=release)
+    problem, grid = problem_of(request), parse_grid(strategy)
+    of_grid = {one.rule for one in grid_violations(problem, grid)}
+    of_plan = {one.rule for one in plan_violations(problem, plan_of_grid(problem, grid))}
+    assert of_plan == of_grid
+    assert of_grid == (
+        {"runtime.layers"}
+        if ("layers=" in strategy and release != RELEASES[-1]) or ("first" in strategy and release == RELEASES[3])
+        else set()
+    )
+
+
+@pytest.mark.parametrize(
+    ("search", "cluster"), [(plan_joint, "h100-sxm:8"), (plan_exact, "h100-sxm:2"), (plan_mixed, "a100-sxm-80gb:8+h100-sxm:8")]
+)
+def test_a_search_that_chooses_layers_refuses_a_release_without_an_argument(search: Callable[[Request], object], cluster: str) -> None:
+    request = Request(model="llama-3.2-1b", cluster=cluster, seq_len=1024, global_batch=16, runtime="megatron-core-0.11", top=0)
+    with pytest.raises(RuntimeModelError, match=r"chooses the layers of each stage, which megatron-core-0\.11 has no argument for"):
+        search(request)

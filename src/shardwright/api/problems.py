@@ -180,6 +180,20 @@ def require_unranked(request: Request, search: str) -> None:
         )
 
 
+def require_any_stages(problem: Problem, search: str) -> None:
+    """Check that the runtime runs stages of any layers, which a search chooses.
+
+    Raises:
+        RuntimeModelError: it has no argument for them.
+    """
+    runtime = problem.runtime
+    if runtime.equal_stages or runtime.equal_between:
+        raise RuntimeModelError(
+            f"{search} chooses the layers of each stage, which {runtime.name} has no argument for",
+            hint="--runtime megatron-core-0.12, or --space standard on a uniform cluster",
+        )
+
+
 def _require_plain(request: Request) -> None:
     """Raise for what a search over several states of the cluster has not."""
     if is_valued(request):
