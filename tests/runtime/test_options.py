@@ -152,7 +152,10 @@ OF_NVIDIA = (
     *(("tp_overlap", "userbuffers"), ("dispatcher", "flex"), ("dispatcher", "hybridep")),
     *(("fp8_attention", "on"), ("launch_blocking", "on")),
 )
-OF_CUDA_AND_ROCM = (("loss", "te"), ("permute_fusion", "on"), ("collectives", "synthesised"))
+OF_CUDA_AND_ROCM = (
+    *(("loss", "te"), ("permute_fusion", "on"), ("collectives", "synthesised")),
+    *(("linear_loss", "liger"), ("linear_loss", "cut")),
+)
 
 
 def test_what_is_of_some_vendors_alone_is_in_the_record_of_its_option() -> None:

@@ -74,7 +74,7 @@ _TRAINER: Final = TrainerReader(
     ),
     includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
     words=Words(
-        renamed=MappingProxyType({"cutoff-len": "seq-len", "flash-attn": "attention"}),
+        renamed=MappingProxyType({"cutoff-len": "seq-len", "flash-attn": "attention", "enable-liger-kernel": "liger-loss"}),
         defaults=MappingProxyType(
             {
                 "finetuning-type": "lora",
@@ -143,7 +143,6 @@ _TRAINER: Final = TrainerReader(
         ),
         unmodelled=MappingProxyType(
             {
-                "enable-liger-kernel": "Liger's fused norms and its loss in parts, which take less time and memory",
                 "upcast-layernorm": "norms in 32 bits",
             }
         ),

@@ -19,6 +19,7 @@ from shardwright.launch_files.deepspeed import DEEPSPEED
 from shardwright.launch_files.degrees import NO_PIPELINE, launch_of, replicas
 from shardwright.launch_files.fsdp import STRATEGIES, sharding
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged
+from shardwright.launch_files.linear_losses import liger_notes, linear_loss
 from shardwright.launch_files.refusals import OFF, Refusal, priced, refuse
 from shardwright.launch_files.trainer_words import CANONICAL, IGNORED, REFUSED, UNDERSTOOD, UNMODELLED
 from shardwright.lazy_dataclass import dataclass
@@ -135,7 +136,7 @@ class TrainerReader:
             unmodelled=self._unmodelled(written.arguments),
             arguments=_options(said, placed),
         )
-        told = (*_assumed(assumed, words.source), *notes, *placed.notes, *adapters.notes, *_lengths(said))
+        told = (*_assumed(assumed, words.source), *notes, *placed.notes, *adapters.notes, *_lengths(said), *liger_notes(written.arguments))
         settings = tuple(replace(one, name=named.get(one.name, one.name)) for one in launch.settings)
         notes = (*launch.notes, *told)
         return replace(launch, settings=settings, train=adapters.train, possible=words.possible, notes=notes)
@@ -345,7 +346,7 @@ def _options(said: Arguments, placed: Placed) -> Arguments:
     name = said.get("optim", "adamw_torch").lower()
     if name not in (*_ADAM, *_EIGHT_BIT):
         raise DataError(f"optimizer {name[:40]}: its states are not priced here", hint="AdamW with states of 32 or 8 bits")
-    found = dict(placed.arguments)
+    found = {**placed.arguments, **linear_loss(said)}
     if placed.runtime == FSDP:
         found |= {"compile.enable": "true"} if on(said, "torch-compile") else {}
         pure = said.get("weights") == "bf16" and not any(on(said, one) for one in ("bf16", "fp16")) and not said.get("mixed-precision")

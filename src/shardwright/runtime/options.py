@@ -93,6 +93,18 @@ OPTIONS: Final = (
         about="parts of a microbatch whose logits are made, and made again in backward, one after another",
         values={"1": "all at once", **{str(n): f"{n} parts" for n in (2, 4, 8, 16, 32)}},
     ),
+    Option(
+        name="linear_loss",
+        about="the head's product and the loss as one operator over parts of a microbatch's tokens",
+        values={
+            "off": "logits of all tokens at once",
+            "liger": "Liger's fused linear cross-entropy: a part's gradient replaces its logits",
+            "cut": "Cut Cross-Entropy: logits stay in registers, and are made again in backward",
+            "chunked": "torchtune's LinearCrossEntropyLoss: eight parts under autograd",
+        },
+        numerics=True,
+        vendors={"liger": CUDA_AND_ROCM, "cut": CUDA_AND_ROCM},
+    ),
     _switch("wgrad_fusion", "weight gradients are added up in the epilogue of their GEMM"),
     Option(
         name="tp_overlap",
