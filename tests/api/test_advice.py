@@ -159,3 +159,13 @@ def test_a_number_of_recomputed_layers_is_proposed_where_the_framework_has_one(t
     if name == "a.yaml":
         changes = [grid for _, grid in one_change(problem, space_of(request, problem, facts_of(problem)), facts_of(problem), launch.grid)]
         assert {grid.recompute.value for grid in changes} == {"none", "full"}
+
+
+def test_the_job_that_is_told_is_the_one_that_is_simulated(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """What the command line says in the place of the files, or where these say nothing, is in the line of the job and in JSON."""
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}')
+    asked = Request(model="llama-3.2-1b", cluster="h100-sxm:8", seq_len=1024, global_batch=32, precision="bf16")
+    launch, request = read_request([str(path)], asked, cluster=load_cluster("h100-sxm:8"))
+    job = advice_document(launch, advise(launch, request))["job"]
+    assert (job["seq_len"], job["global_batch"], job["precision"]) == (1024, 32, "bf16")

@@ -47,7 +47,7 @@ def read_request(
     framework: str = "",
     given: Mapping[str, str] | None = None,
 ) -> tuple[Launch, Request]:
-    """The launch that files say, and the request that it is.
+    """The launch that files say, its job as `request` completes it, and the request that it is.
 
     Args:
         request: with the model and the cluster; what else it says stands before what the files say. cluster: that it names.
@@ -84,7 +84,8 @@ def read_request(
         train=request.train or launch.train,
         pins=request.pins or launch.possible,
     )
-    return launch, with_defaults(found)
+    found = with_defaults(found)
+    return replace(launch, seq_len=length, global_batch=batch, precision=found.precision), found
 
 
 def advise(launch: Launch, request: Request, *, progress: Progress | None = None) -> Advice:
