@@ -40,6 +40,27 @@ def test_a_hybrid_strategy_shards_within_a_node(framework: str, strategy: str, n
     assert any("of a node" in note for note in found.notes) == bool(words[1])
 
 
+SIZES = {
+    "accelerate": f"{ACCELERATE}fsdp_config: {{fsdp_version: 2}}\nparallelism_config: {{parallelism_config_dp_shard_size: SHARDS}}\n",
+    "axolotl": "base_model: a/b\nsequence_len: 2048\nmicro_batch_size: 1\nbf16: true\nfsdp_version: 2\n"
+    "fsdp_config: {reshard_after_forward: true}\ndp_shard_size: SHARDS\n",
+}
+
+
+@pytest.mark.parametrize("framework", SIZES)
+@pytest.mark.parametrize("shards", [4, 8, 16])
+def test_a_launch_for_another_number_of_devices_is_told(framework: str, shards: int) -> None:
+    files = [("a.yaml", SIZES[framework].replace("SHARDS", str(shards)))]
+    found = launch_of_files(files, model=load_model("llama-3.1-8b"), devices=8, framework=framework)
+    told = [note for note in found.notes if "room for 8 replicas" in note]
+    assert len(told) == (shards != 8)
+
+
+def test_copies_that_do_not_divide_the_replicas_are_refused() -> None:
+    with pytest.raises(StrategyError, match="3 copies"):
+        sharding("full_shard", replicas=8, replicate=3, node_devices=8)
+
+
 def test_nodes_are_those_of_the_cluster(tmp_path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "a.yaml"
     path.write_text(FILES["accelerate"].replace("STRATEGY", "HYBRID_SHARD"))

@@ -33,6 +33,8 @@ SAID = (
     (f"{AXOLOTL}{LIGER}liger_fused_linear_cross_entropy: true\n", "liger"),
     (f"{AXOLOTL}{LIGER}liger_rms_norm: true\n", ""),
     (f"{AXOLOTL}{CUT}cut_cross_entropy: true\n", "cut"),
+    (f"{AXOLOTL}{CUT}", "cut"),
+    (f"{AXOLOTL}{CUT}cut_cross_entropy: false\n", ""),
     (f"{AXOLOTL}cut_cross_entropy: true\n", ""),
     (f"{TUNE}loss: {{_component_: torchtune.modules.loss.LinearCrossEntropyLoss}}\n", "chunked"),
     (f"{TUNE}loss: {{_component_: torchtune.modules.loss.LinearCrossEntropyLoss, num_output_chunks: 4}}\n", ""),

@@ -20,7 +20,7 @@ from shardwright.launch_files.registry import READERS
 from shardwright.program.legal import grid_violations
 from shardwright.program.problem import Problem
 from shardwright.runtime.arguments import ON
-from shardwright.runtime.options import BY_NAME, ordered
+from shardwright.runtime.options import BY_NAME, offered_values, ordered
 from shardwright.search.advice import Advice, Change
 from shardwright.search.answer import Answer
 from shardwright.search.grid.find import find
@@ -85,7 +85,21 @@ def read_request(
         pins=request.pins or launch.possible,
     )
     found = with_defaults(found)
+    launch = _on_devices(launch, found)
     return replace(launch, seq_len=length, global_batch=batch, precision=found.precision), found
+
+
+def _on_devices(launch: Launch, request: Request) -> Launch:
+    """The launch without kernels that its devices do not have: where it names one, they run their own."""
+    named = [(name, value) for name, value in launch.grid.options if BY_NAME[name].of_device]
+    offered = offered_values(problem_of(request).runtime) if named else {}
+    lacking = [(name, value) for name, value in named if value not in offered.get(name, ())]
+    if not lacking:
+        return launch
+    options = tuple(pair for pair in launch.grid.options if pair not in lacking)
+    words = ", ".join(f"{name}={value}" for name, value in lacking)
+    note = f"{words} is no kernel of these devices: their own is priced"
+    return replace(launch, grid=replace(launch.grid, options=options), notes=(*launch.notes, note))
 
 
 def advise(launch: Launch, request: Request, *, progress: Progress | None = None) -> Advice:

@@ -118,8 +118,9 @@ class AccelerateReader:
         dp = replicas(devices, tp=tp, cp=cp)
         replicate = count(said, f"{_DEGREES}dp-replicate-size", 1)
         sharded = said.get("distributed-type", "").upper() == "FSDP"
+        shards = count(said, f"{_DEGREES}dp-shard-size") * cp
         split = (
-            sharding(_strategy(said), replicas=dp * cp, replicate=replicate, node_devices=written.node_devices)
+            sharding(_strategy(said), replicas=dp * cp, replicate=replicate, node_devices=written.node_devices, shards=shards)
             if sharded
             else Sharding(zero=0)
         )

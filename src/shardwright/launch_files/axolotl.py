@@ -68,9 +68,11 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
     for name in ("flash-attention", "sdp-attention"):
         said.pop(name, None)
     plugins = said.get("plugins", "").split()
-    # A loss without its plugin is not called.
-    for loss, plugin in (("liger-loss", "LigerPlugin"), ("cut-loss", "CutCrossEntropyPlugin")):
-        if on(said, loss) and not any(one.endswith(plugin) for one in plugins):
+    # A loss without its plugin is not called; Cut Cross-Entropy is on with its plugin alone (integrations/cut_cross_entropy/args.py).
+    for loss, plugin, alone in (("liger-loss", "LigerPlugin", "false"), ("cut-loss", "CutCrossEntropyPlugin", "true")):
+        if any(one.endswith(plugin) for one in plugins):
+            said.setdefault(loss, alone)
+        elif on(said, loss):
             said[loss] = "false"
             notes.append(f"{loss.partition('-')[0]} cross-entropy is set without its plugin {plugin}, and has no effect")
     unknown = [one for one in plugins if not one.endswith(_PLUGINS)]

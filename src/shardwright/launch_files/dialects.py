@@ -72,6 +72,12 @@ _NEMO_REST: Final = frozenset(
 """NeMo's settings that change nothing here."""
 
 
+def attention_backend(value: str) -> tuple[tuple[str, str], ...]:
+    """A kernel of attention as Megatron-Core names it: ``AttnBackend.flash`` and ``flash_3`` are ``flash``."""
+    name = value.rpartition(".")[2].lower()
+    return (("attention-backend", "flash" if name.startswith("flash") else name),)
+
+
 def _stripped(name: str, sections: tuple[str, ...]) -> str:
     section = max((one for one in sections if name.startswith(one)), key=len, default="")
     return name.removeprefix(section)
@@ -143,6 +149,8 @@ def bridge(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     if name == "mixed-precision":
         formats = (("fp8-format", "hybrid"), ("fp8-recipe", _PRECISIONS.get(value, "delayed"))) if "fp8" in value else ()
         return ("fp16" if value.startswith("fp16") else "bf16", "true"), *formats
+    if name == "model.attention-backend":
+        return attention_backend(value)
     if name == "model.activation-func":
         return ((_GATES[value.lower()], "true"),) if value.lower() in _GATES else ()
     short = _stripped(name, _BRIDGE_SECTIONS)

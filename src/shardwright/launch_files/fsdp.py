@@ -34,14 +34,14 @@ class Sharding:
     notes: tuple[str, ...] = ()
 
 
-def sharding(strategy: str, *, replicas: int, replicate: int, node_devices: int) -> Sharding:
+def sharding(strategy: str, *, replicas: int, replicate: int, node_devices: int, shards: int = 0) -> Sharding:
     """The sharding of a strategy by name.
 
     A hybrid strategy shards over the devices of a node and sums gradients over nodes, unless the launch says how many copies there are.
 
     Args:
         replicas: devices that may share states. replicate: copies of the sharded states, where the launch says so; 1 = it does not.
-        node_devices: devices of a node of the cluster.
+        node_devices: devices of a node of the cluster. shards: members of a sharding group, where the launch says them; 0 = it does not.
 
     Raises:
         DataError: there is no such strategy. StrategyError: nodes do not divide the replicas.
@@ -50,10 +50,19 @@ def sharding(strategy: str, *, replicas: int, replicate: int, node_devices: int)
     if named not in _STAGES:
         raise DataError(f"FSDP's sharding strategy {strategy[:40]!r} is not known here", hint="full_shard, shard_grad_op or hybrid_shard")
     zero = _STAGES[named] if replicas > 1 else 0
+    if replicas % max(replicate, 1):
+        raise StrategyError(
+            f"{replicate} copies of the shards do not divide {replicas} replicas",
+            hint="the CLUSTER that the launch is for",
+            rule="grid.shard",
+        )
+    told: tuple[str, ...] = ()
+    if shards and shards * max(replicate, 1) != replicas:
+        told = (f"the launch shards over {shards} devices, {max(replicate, 1)} times; the cluster has room for {replicas} replicas",)
     if replicate > 1:
-        return Sharding(zero=zero, shard=replicas // replicate if zero else 0)
+        return Sharding(zero=zero, shard=replicas // replicate if zero else 0, notes=told)
     if named not in _WITHIN_A_NODE or replicas <= node_devices:
-        return Sharding(zero=zero)
+        return Sharding(zero=zero, notes=told)
     if replicas % node_devices:
         raise StrategyError(
             f"{named} shards over the {node_devices} devices of a node, which do not divide {replicas} replicas",
@@ -61,4 +70,4 @@ def sharding(strategy: str, *, replicas: int, replicate: int, node_devices: int)
             rule="grid.shard",
         )
     note = f"{named} shards over the {node_devices} devices of a node, and sums gradients over nodes"
-    return Sharding(zero=zero, shard=node_devices, notes=(note,))
+    return Sharding(zero=zero, shard=node_devices, notes=(*told, note))

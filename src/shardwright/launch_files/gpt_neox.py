@@ -135,6 +135,7 @@ _CORE: Final = MegatronReader(
     name="gpt-neox",
     runtime="deepspeed-2022",
     settled=with_bf16_optimizer,
+    refuses=False,
     defaults=MappingProxyType({"hidden-dropout": "0", "attention-dropout": "0"}),
 )
 

@@ -171,7 +171,7 @@ IGNORED: Final = by_name(
         ),
         "checks of a run": "rerun-mode error-injection-rate calculate-per-token-loss empty-unused-memory-level",
         "kernels, as the planner has them": (
-            "moe-grouped-gemm use-flash-attn masked-softmax-fusion bias-gelu-fusion no-bias-swiglu-fusion no-rope-fusion "
+            "moe-grouped-gemm moe-enable-deepep use-flash-attn masked-softmax-fusion bias-gelu-fusion no-bias-swiglu-fusion no-rope-fusion "
             "no-masked-softmax-fusion"
         ),
         "numbers of 8-bit scaling": "fp8-amax-history-len fp8-amax-compute-algo fp8-margin fp8-interval",
@@ -186,6 +186,7 @@ UNMODELLED: Final = MappingProxyType(
         "attention-softmax-in-fp32": "softmax of unfused attention in 32 bits",
         "fp32-residual-connection": "the stream in 32 bits",
         "moe-router-dtype": "routing in 32 bits",
+        "moe-shared-expert-overlap": "shared experts beside the exchange of tokens",
         "deterministic-mode": "deterministic kernels",
         "distribute-saved-activations": "saved activations split over tp",
         "moe-expert-capacity-factor": "tokens of experts that are dropped",

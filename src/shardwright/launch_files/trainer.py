@@ -292,7 +292,9 @@ def _under_deepspeed(said: Arguments, grid: Grid, batch: int, *, model: Model) -
 def _under_fsdp(said: Arguments, grid: Grid, batch: int, words: list[str], *, node_devices: int) -> Placed:
     kept = said.get("fsdp.reshard-after-forward", "true")
     named = next((word for word in words if word in STRATEGIES), said.get("fsdp.sharding-strategy", kept))
-    found = sharding(named, replicas=grid.dp * grid.cp, replicate=count(said, "dp-replicate", 1), node_devices=node_devices)
+    # FSDP shards over context parallelism too.
+    shards = count(said, "dp-shard") * grid.cp
+    found = sharding(named, replicas=grid.dp * grid.cp, replicate=count(said, "dp-replicate", 1), node_devices=node_devices, shards=shards)
     zero, shard, notes = found.zero, found.shard, list(found.notes)
     offload = "offload" in words or on(said, "fsdp.offload-params")
     if offload or grid.ulysses > 1 or grid.devices == 1:

@@ -15,6 +15,7 @@ from shardwright.errors import DataError
 from shardwright.launch_files.adapters import adapters_of
 from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
 from shardwright.launch_files.degrees import replicas
+from shardwright.launch_files.dialects import attention_backend
 from shardwright.launch_files.launch import Launch, Written, by_name, count
 from shardwright.launch_files.megatron import MegatronReader
 from shardwright.launch_files.refusals import OFF, OPTIMIZER, refuse, refused
@@ -267,7 +268,7 @@ _CORE_RENAMED: Final = MappingProxyType(
 )
 _CORE_REST: Final = frozenset(
     {
-        *("apply-rope-fusion", "gradient-accumulation-fusion", "attention-backend", "use-mbridge", "vanilla-mbridge", "load-weight"),
+        *("apply-rope-fusion", "gradient-accumulation-fusion", "use-mbridge", "vanilla-mbridge", "load-weight"),
         *("use-dist-checkpointing", "dist-checkpointing-path", "dist-checkpointing-prefix", "seed", "use-remove-padding", "dtype"),
         *("bias-activation-fusion", "bias-dropout-fusion", "masked-softmax-fusion", "deallocate-pipeline-outputs", "persist-layer-norm"),
         *("forward-only", "moe-aux-loss-coeff", "moe-z-loss-coeff", "moe-router-bias-update-rate", "overlap-cpu-optimizer-d2h-h2d"),
@@ -284,6 +285,8 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     if not section or "override-" in name.removeprefix(section):
         return None
     short = name.removeprefix(section)
+    if short == "attention-backend":
+        return attention_backend(value)
     if short in _CORE_REST or short in ("param-offload", "grad-offload", "optimizer-offload"):
         return ()
     return ((_CORE_RENAMED.get(short, short), value.strip("[]").replace("'", "").replace('"', "").replace(",", " ")),)
@@ -298,6 +301,7 @@ _CORE: Final = MegatronReader(
             "hidden-dropout": "0",
             "bf16": "true",
             "sequence-parallel": "true",
+            "attention-backend": "flash",
             "use-distributed-optimizer": "true",
             "moe-token-dispatcher-type": "alltoall",
         }

@@ -162,8 +162,8 @@ class TestVerl(Conformance):
             ),
             model=LLAMA,
             devices=16,
-            strategy="tp4 sp pp2 dp2 mbs1 zero1 recompute=full schedule=1f1b order=tp-cp-ep-dp-pp tp_overlap=dgrad grad_overlap=off "
-            "param_overlap=off",
+            strategy="tp4 sp pp2 dp2 mbs1 zero1 recompute=full schedule=1f1b order=tp-cp-ep-dp-pp attention=flash-2 "
+            "tp_overlap=dgrad grad_overlap=off param_overlap=off",
             job=(4096, 512, "bf16"),
             runtime="megatron-core-0.12",
         ),

@@ -303,7 +303,8 @@ class TestSwift(Conformance):
             ),
             model="qwen3-30b-a3b",
             devices=8,
-            strategy="ep4 pp2 dp4 mbs1 zero1 recompute=full schedule=1f1b order=tp-cp-ep-dp-pp grad_overlap=off param_overlap=off",
+            strategy="ep4 pp2 dp4 mbs1 zero1 recompute=full schedule=1f1b order=tp-cp-ep-dp-pp attention=flash-2 "
+            "loss=native grad_overlap=off param_overlap=off",
             job=(8192, 32, "bf16"),
             runtime="megatron-core-0.12",
             assumed=("expert-tensor-parallel-size 1", "use-distributed-optimizer true"),
