@@ -156,6 +156,7 @@ def test_a_number_of_recomputed_layers_is_proposed_where_the_framework_has_one(t
     problem = problem_of(request)
     counts = space_of(request, problem, facts_of(problem)).of("recompute_layers")
     assert (counts == (0,)) == pinned
+    assert (space_of(request, problem, facts_of(problem)).of("sp") == (0,)) == (name == "a.yaml")
     if name == "a.yaml":
         changes = [grid for _, grid in one_change(problem, space_of(request, problem, facts_of(problem)), facts_of(problem), launch.grid)]
         assert {grid.recompute.value for grid in changes} == {"none", "full"}

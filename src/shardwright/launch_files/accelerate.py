@@ -14,7 +14,7 @@ from shardwright.errors import DataError
 from shardwright.launch_files.claims import CONFIGURATIONS, Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.deepspeed import DEEPSPEED
 from shardwright.launch_files.deepspeed import IGNORED as OF_DEEPSPEED
-from shardwright.launch_files.degrees import NO_PIPELINE, launch_of, replicas
+from shardwright.launch_files.degrees import OF_TRANSFORMERS, launch_of, replicas
 from shardwright.launch_files.fsdp import Sharding, sharding
 from shardwright.launch_files.launch import Launch, Verdict, Written, by_name, count
 from shardwright.lazy_dataclass import dataclass
@@ -152,7 +152,7 @@ class AccelerateReader:
             unmodelled=UNMODELLED,
             arguments={"compile.enable": "true"} if compiled else {},
             notes=split.notes,
-            possible=NO_PIPELINE,
+            possible=OF_TRANSFORMERS,
         )
 
 
@@ -226,7 +226,7 @@ def _under_deepspeed(written: Written, *, model: Model, devices: int, runtime: s
         understood=UNDERSTOOD,
         ignored=IGNORED,
         unmodelled=UNMODELLED,
-        possible=NO_PIPELINE,
+        possible=OF_TRANSFORMERS,
     )
     others = {one.name: one for one in launch.settings if one.name in written.arguments}
     settings = tuple(others.get(one.name, one) if one.verdict is Verdict.UNKNOWN else one for one in own.settings)

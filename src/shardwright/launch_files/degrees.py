@@ -20,7 +20,9 @@ from shardwright.strategy.grid.rules import canonical
 WHOLE_LAYERS: Final = (("recompute_layers", ("0",)),)
 """No setting of the framework says how many layers run again: all of a stage's do, or none."""
 NO_PIPELINE: Final = (("pp", ("1",)), ("ep", ("1",)), ("recompute", ("none", "full")), *WHOLE_LAYERS)
-"""Transformers' models run without pipeline and expert parallelism, and recompute all of their layers or none."""
+"""Models that run without pipeline and expert parallelism, and recompute all of their layers or none."""
+OF_TRANSFORMERS: Final = (*NO_PIPELINE, ("sp", ("0",)))
+"""Transformers' models: their plans of tensor parallelism cut products alone (`base_model_tp_plan`), not the stream between them."""
 
 
 def replicas(devices: int, **degrees: int) -> int:

@@ -90,7 +90,12 @@ def nemo(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
         return ()
     if short == "precision":
         return (("fp16" if "16" in value and "bf" not in value else "bf16", "true"),)
-    if short in ("fp8", "fp8-e4m3", "fp8-hybrid"):
+    if short in ("fp8-e4m3", "fp8-hybrid"):
+        # Which format, where `fp8` is on (megatron_gpt_model.py, build_transformer_config).
+        return ()
+    if short == "grad-sync-dtype":
+        return (("grad-reduce-in-fp32", str("32" in value).lower()),)
+    if short == "fp8":
         return (("fp8-format", "hybrid" if value.lower() not in ("false", "null", "none") else "false"),)
     if short == "name" and name.endswith("optim.name"):
         sharded = str("distributed" in value or "mcore" in value).lower()

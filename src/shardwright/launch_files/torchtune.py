@@ -12,6 +12,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.launch_files.claims import FileKind, NamedFile, Signature
+from shardwright.launch_files.degrees import NO_PIPELINE
 from shardwright.launch_files.launch import by_name
 from shardwright.launch_files.linear_losses import OF_LOSS
 from shardwright.launch_files.refusals import refused
@@ -160,5 +161,7 @@ TORCHTUNE: Final = TrainerReader(
         ),
         understood=MappingProxyType({"loss.-component-": OF_LOSS, "loss.num-output-chunks": OF_LOSS}),
         settled=_settled,
+        possible=NO_PIPELINE,
+        splits_stream=True,
     ),
 )

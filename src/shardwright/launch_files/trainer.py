@@ -16,7 +16,8 @@ from shardwright.launch_files.accelerate import of_launch
 from shardwright.launch_files.adapters import adapters_of
 from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.deepspeed import DEEPSPEED
-from shardwright.launch_files.degrees import NO_PIPELINE, launch_of, replicas
+from shardwright.launch_files.degrees import OF_TRANSFORMERS as AXES
+from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.fsdp import STRATEGIES, sharding
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged
 from shardwright.launch_files.linear_losses import liger_notes, linear_loss
@@ -35,7 +36,7 @@ Settled = Callable[[dict[str, str], int], tuple[str, ...]]
 """Completes the canonical settings of a launch on so many devices in place; returns notes."""
 
 
-REPLICAS_ALONE: Final = (*NO_PIPELINE, ("tp", ("1",)), ("cp", ("1",)))
+REPLICAS_ALONE: Final = (*AXES, ("tp", ("1",)), ("cp", ("1",)))
 """The same without tensor and context parallelism."""
 
 
@@ -65,7 +66,8 @@ class Words:
         understood: its own settings that `settled` reads -> what they say. ignored, unmodelled: as `launch.judged` takes them.
         settled: completes the canonical settings. programs: words of a program's name that start what is not priced -> what that is.
         deepspeed_files: the framework's own configurations of DeepSpeed, by name -> settings of each. told: canonical name -> its own
-        one, for settings that are told; ``!`` before it: the switch is the opposite. possible: see `Launch`.
+        one, for settings that are told; ``!`` before it: the switch is the opposite. possible: see `Launch`. splits_stream: its tensor
+        parallelism cuts the stream between products along the sequence too.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -79,7 +81,8 @@ class Words:
     programs: Mapping[str, str] = field(default_factory=dict)
     deepspeed_files: Mapping[str, Arguments] = field(default_factory=dict)
     told: Mapping[str, str] = field(default_factory=dict)
-    possible: tuple[tuple[str, tuple[str, ...]], ...] = NO_PIPELINE
+    possible: tuple[tuple[str, tuple[str, ...]], ...] = AXES
+    splits_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +122,7 @@ class TrainerReader:
         assumed = {name: value for name, value in words.defaults.items() if name not in said}
         said = {**words.defaults, **said}
         notes = (*words.settled(said, devices), *_named_deepspeed(said, words))
-        placed = _placed(said, model=model, devices=devices, node_devices=written.node_devices)
+        placed = _placed(said, words, model=model, devices=devices, node_devices=written.node_devices)
         adapters = adapters_of(said, model)
         base = placed.runtime if runtime in ("", self.runtime) else runtime
         launch = launch_of(
@@ -231,7 +234,7 @@ def _named_deepspeed(said: dict[str, str], words: Words) -> tuple[str, ...]:
     return (f"assumed: {name[:60]} is the framework's own, with {', '.join(f'{key} {value}' for key, value in known.items())}",)
 
 
-def _placed(said: Arguments, *, model: Model, devices: int, node_devices: int) -> Placed:
+def _placed(said: Arguments, words: Words, *, model: Model, devices: int, node_devices: int) -> Placed:
     tp, cp = count(said, "tensor-parallel", 1), count(said, "context-parallel", 1)
     ulysses = count(said, "ulysses", 1)
     dp = replicas(devices, tp=tp, cp=cp * ulysses)
@@ -242,7 +245,7 @@ def _placed(said: Arguments, *, model: Model, devices: int, node_devices: int) -
     full = on(said, "gradient-checkpointing") or on(said, "fsdp.activation-checkpointing")
     grid = Grid(
         tp=tp,
-        sp=tp > 1,
+        sp=tp > 1 and words.splits_stream,
         cp=cp * ulysses,
         ulysses=ulysses,
         gather=cp > 1 and said.get("context-method", "allgather") == "allgather",
@@ -254,9 +257,9 @@ def _placed(said: Arguments, *, model: Model, devices: int, node_devices: int) -
     kind = said.get("distributed-type", "").upper()
     if kind == "DEEPSPEED" or any(name.startswith("zero-optimization.") for name in said):
         return _under_deepspeed(said, grid, batch, model=model)
-    words = said.get("fsdp", "").lower().split()
-    if kind == "FSDP" or (words and words != ["no_shard"]) or any(name.startswith("fsdp.") for name in said):
-        return _under_fsdp(said, grid, batch, words, node_devices=node_devices)
+    strategies = said.get("fsdp", "").lower().split()
+    if kind == "FSDP" or (strategies and strategies != ["no_shard"]) or any(name.startswith("fsdp.") for name in said):
+        return _under_fsdp(said, grid, batch, strategies, node_devices=node_devices)
     if tp > 1 or cp > 1:
         raise DataError(
             f"tensor parallelism {tp} x context parallelism {cp} without FSDP is not priced here", hint="a launch with FSDP or DeepSpeed"

@@ -225,7 +225,7 @@ class TestAxolotl(Conformance):
             ),
             model=LLAMA,
             devices=16,
-            strategy="tp2 sp cp2 cp-gather dp4 mbs1 zero3 shard4 recompute=none order=tp-cp-ep-dp-pp kernels=eager",
+            strategy="tp2 cp2 cp-gather dp4 mbs1 zero3 shard4 recompute=none order=tp-cp-ep-dp-pp kernels=eager",
             job=(16384, 4, "bf16"),
             runtime=FSDP,
         ),
