@@ -138,3 +138,35 @@ def test_what_the_launch_does_not_say_is_asked_for() -> None:
     request = Request(model="llama-3.1-8b", cluster=CLUSTER, seq_len=0, global_batch=0)
     with pytest.raises(UsageError, match="how long a sample is"):
         read_request([f"--num-layers 32 {SPLIT}"], request, cluster=load_cluster(CLUSTER))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "pinned"),
+    [
+        ("a.yaml", "finetuning_type: full\ncutoff_len: 2048\nper_device_train_batch_size: 1\nbf16: true\n", True),
+        ("a.toml", "[training]\nlocal_batch_size = 1\nseq_len = 2048\n[parallelism]\ntensor_parallel_degree = 2\n", True),
+        ("run.sh", f"python pretrain_gpt.py {LLAMA} {SPLIT} {SIZES}\n", False),
+    ],
+)
+def test_a_number_of_recomputed_layers_is_proposed_where_the_framework_has_one(tmp_path, name: str, text: str, pinned: bool) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / name
+    path.write_text(text)
+    asked = Request(model="llama-3.1-8b", cluster=CLUSTER, seq_len=2048, global_batch=64)
+    launch, request = read_request([str(path)], asked, cluster=load_cluster(CLUSTER))
+    problem = problem_of(request)
+    counts = space_of(request, problem, facts_of(problem)).of("recompute_layers")
+    assert (counts == (0,)) == pinned
+    assert (space_of(request, problem, facts_of(problem)).of("sp") == (0,)) == (name == "a.yaml")
+    if name == "a.yaml":
+        changes = [grid for _, grid in one_change(problem, space_of(request, problem, facts_of(problem)), facts_of(problem), launch.grid)]
+        assert {grid.recompute.value for grid in changes} == {"none", "full"}
+
+
+def test_the_job_that_is_told_is_the_one_that_is_simulated(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """What the command line says in the place of the files, or where these say nothing, is in the line of the job and in JSON."""
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}')
+    asked = Request(model="llama-3.2-1b", cluster="h100-sxm:8", seq_len=1024, global_batch=32, precision="bf16")
+    launch, request = read_request([str(path)], asked, cluster=load_cluster("h100-sxm:8"))
+    job = advice_document(launch, advise(launch, request))["job"]
+    assert (job["seq_len"], job["global_batch"], job["precision"]) == (1024, 32, "bf16")

@@ -12,7 +12,7 @@ from shardwright.api.exact import plan_exact
 from shardwright.api.grids import plan
 from shardwright.api.joint import plan_joint
 from shardwright.api.mixed import plan_mixed
-from shardwright.api.problems import problem_of, with_defaults
+from shardwright.api.problems import facts_of, problem_of, space_of, with_defaults
 from shardwright.api.simulations import simulate
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, InfeasibleError, RuntimeModelError, UsageError
@@ -102,6 +102,20 @@ def test_a_request_says_dropout_and_the_wire() -> None:
 def test_runners_up_of_searches_that_rank_none_are_refused(ask: Callable[[Request], object], changed: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="ranks no next best plans, so --top 5 says nothing"):
         ask(replace(ASKED, top=5, **changed))
+
+
+def test_what_is_of_another_vendor_is_neither_offered_nor_searched() -> None:
+    """On AMD no overlap is searched or exported that needs NVIDIA's userbuffers, nor DeepEP."""
+    base = Request(model="mixtral-8x7b", cluster="mi300x:8", seq_len=1024, global_batch=64, runtime="megatron-core")
+    searched = {}
+    for cluster in ("mi300x:8", "h100-sxm:8"):
+        problem = problem_of(replace(base, cluster=cluster))
+        space = space_of(replace(base, cluster=cluster), problem, facts_of(problem))
+        searched[cluster] = {name for name, _ in space.options} & {"tp_overlap", "dispatcher"}
+    assert searched == {"mi300x:8": set(), "h100-sxm:8": {"tp_overlap", "dispatcher"}}
+    for option in ("tp_overlap=userbuffers", "dispatcher=flex"):
+        with pytest.raises(RuntimeModelError, match=f"mi300x cannot run {option}"):
+            problem_of(replace(base, cluster="h100-sxm:8+mi300x:8", runtime=f"megatron-core {option}"))
 
 
 def test_a_kernel_that_the_devices_do_not_have_is_not_offered() -> None:

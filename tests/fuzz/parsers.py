@@ -69,8 +69,13 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 PUBLISHED: Final = ROOT / "tests" / "launch_files" / "published"
 _SUFFIXES: Final = (".slurm", ".sh", ".json", ".yaml", ".toml")
+_ALIASES: Final = (
+    "base_model: &m a/b\ntokenizer: *m\nsequence_len: &n 2048\nmicro_batch_size: 1\neval_sequence_len: *n\n"
+    "datasets: [&d {path: x, type: &t alpaca}, {<<: *d, path: y}, {<<: [*d], type: *t}]\n"
+)
 LAUNCH_FILES: Final = {
     **{suffix: tuple(path.read_text() for path in sorted(PUBLISHED.glob(f"*{suffix}"))) for suffix in _SUFFIXES},
+    ".yml": (_ALIASES,),
     ".py": ("cfg.model.tensor_model_parallel_size = 4\ncfg.train.micro_batch_size = 1\nParallelismConfig(tensor_parallel_degree=2)\n",),
 }
 

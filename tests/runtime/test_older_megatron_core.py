@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from shardwright.api.exact import plan_exact
+from shardwright.api.joint import plan_joint
+from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import facts_of, problem_of
-from shardwright.program.legal import grid_violations
+from shardwright.errors import RuntimeModelError
+from shardwright.program.legal import grid_violations, plan_violations
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import ExpertDispatch
 from shardwright.search.grid.members import enumerate_members, member_grid
 from shardwright.search.grid.space import restricted, standard_space
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.simulate import plan_of_grid, simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
 RELEASES = tuple(f"megatron-core-0.{n}" for n in range(5, 13))
@@ -59,6 +64,18 @@ def test_mixtures_are_slower_where_tokens_are_gathered() -> None:
     assert seconds["megatron-core-0.5"] > seconds["megatron-core-0.6"]
 
 
+def test_the_published_speed_of_mixtral_under_0_9() -> None:
+    """468 TFLOP/s of an H100 in bf16, dropless (Megatron-LM at 022bcb5, megatron/core/transformer/moe/README.md): on 64 H100 by its mapping
+    of tp1 ep8 pp4 vpp8, 256 samples of 4,096 tokens, all-to-all. Its FLOPs are those of megatron/training/training.py: whole attention.
+    """
+    request = Request(model="mixtral-8x7b", cluster="h100-sxm:64", seq_len=4096, global_batch=256, runtime="megatron-core-0.9")
+    seconds = simulate_grid(problem_of(request), parse_grid("ep8 pp4 vpp8 dp16 mbs1 zero1")).step_time_s
+    hidden, groups, ffn, vocab, layers, length = 4096, 8 / 32, 14336, 32_000, 32, 4096
+    terms = 1 + groups + length / hidden + ffn / hidden * 2 * 1.5 + vocab / (2 * layers * hidden)
+    flops = 12 * 256 * length * layers * hidden**2 * terms
+    assert flops / seconds / 64 / 1e12 == pytest.approx(468, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("release", "strategy", "rule"),
     [
@@ -92,3 +109,27 @@ def test_members_of_a_space_are_those_that_the_release_runs(release: str) -> Non
     broken = {grid for grid in every if rules & {one.rule for one in grid_violations(problem, grid)}}
     assert kept == every - broken
     assert broken
+
+
+@pytest.mark.parametrize("release", ["megatron-core-0.8", "megatron-core-0.9", "megatron-core-0.12"])
+@pytest.mark.parametrize("strategy", ["pp4 dp2 mbs1", "pp4 dp2 mbs1 first=6 last=8", "pp4 dp2 mbs1 layers=9,7,9,7", "pp2 vpp4 dp4 mbs1"])
+def test_a_general_plan_is_asked_what_its_grid_is(release: str, strategy: str) -> None:
+    request = Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=4096, global_batch=32, runtime=release)
+    problem, grid = problem_of(request), parse_grid(strategy)
+    of_grid = {one.rule for one in grid_violations(problem, grid)}
+    of_plan = {one.rule for one in plan_violations(problem, plan_of_grid(problem, grid))}
+    assert of_plan == of_grid
+    assert of_grid == (
+        {"runtime.layers"}
+        if ("layers=" in strategy and release != RELEASES[-1]) or ("first" in strategy and release == RELEASES[3])
+        else set()
+    )
+
+
+@pytest.mark.parametrize(
+    ("search", "cluster"), [(plan_joint, "h100-sxm:8"), (plan_exact, "h100-sxm:2"), (plan_mixed, "a100-sxm-80gb:8+h100-sxm:8")]
+)
+def test_a_search_that_chooses_layers_refuses_a_release_without_an_argument(search: Callable[[Request], object], cluster: str) -> None:
+    request = Request(model="llama-3.2-1b", cluster=cluster, seq_len=1024, global_batch=16, runtime="megatron-core-0.11", top=0)
+    with pytest.raises(RuntimeModelError, match=r"chooses the layers of each stage, which megatron-core-0\.11 has no argument for"):
+        search(request)

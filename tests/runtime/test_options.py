@@ -8,8 +8,8 @@ import pytest
 
 from shardwright.errors import RuntimeModelError
 from shardwright.runtime.facts import IDENTITY, derive, named, stated
-from shardwright.runtime.options import BY_NAME, OPTIONS, chosen, offered, own_options
-from shardwright.runtime.registry import load_runtime, runtime_names
+from shardwright.runtime.options import BY_NAME, OPTIONS, chosen, offered, offered_values, on_devices, own_options
+from shardwright.runtime.registry import VENDORS, load_runtime, runtime_names
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime, TpOverlap
 
 OFFERS = [(name, offer.option, offer.value) for name in runtime_names() for offer in load_runtime(name).offers]
@@ -145,3 +145,55 @@ def test_parameters_on_the_host_run_with_zero_3_alone() -> None:
     assert chosen(load_runtime("deepspeed-2021 param_offload=on"), [("param_offload", "off")]).zero_stages == (0, 3)
     with pytest.raises(RuntimeModelError, match="contradicts another one of bf16_optimizer, param_offload"):
         load_runtime("deepspeed-2022 bf16_optimizer=on param_offload=on")
+
+
+KERNELS = frozenset(BY_NAME["attention"].values)
+OF_NVIDIA = (
+    *(("tp_overlap", "userbuffers"), ("dispatcher", "flex"), ("dispatcher", "hybridep")),
+    *(("fp8_attention", "on"), ("launch_blocking", "on")),
+)
+OF_CUDA_AND_ROCM = (
+    *(("loss", "te"), ("permute_fusion", "on"), ("collectives", "synthesised")),
+    *(("linear_loss", "liger"), ("linear_loss", "cut")),
+)
+
+
+def test_what_is_of_some_vendors_alone_is_in_the_record_of_its_option() -> None:
+    found = {(option.name, value): vendors for option in OPTIONS for value, vendors in option.vendors.items()}
+    expected = {key: {"NVIDIA"} for key in OF_NVIDIA} | {key: {"NVIDIA", "AMD"} for key in OF_CUDA_AND_ROCM}
+    assert found == expected
+    assert all(value in BY_NAME[name].values for name, value in found)
+
+
+@pytest.mark.parametrize("vendor", sorted(VENDORS))
+@pytest.mark.parametrize("name", runtime_names())
+def test_no_runtime_has_what_its_devices_cannot(name: str, vendor: str) -> None:
+    """Neither as an offer nor by itself; its facts are those of what it does instead, and nothing else changes."""
+    base = load_runtime(name)
+    found = on_devices(base, kernels=KERNELS, called="x", vendors={vendor: "x"})
+    unable = {(o.option, o.value) for o in base.offers if vendor not in BY_NAME[o.option].vendors.get(o.value, VENDORS)}
+    assert {(o.option, o.value) for o in base.offers} - {(o.option, o.value) for o in found.offers} == unable
+    assert not unable & set(found.own)
+    assert (found.name, found.options) == (base.name, ())
+    assert own_options(found) == found.own
+    changed = dict(found.own).items() - dict(base.own).items()
+    fields_changed = {field for field in SETTINGS if getattr(found, field) != getattr(base, field)}
+    assert fields_changed <= {field for o in found.offers if (o.option, o.value) in changed for field, _ in o.values}
+    if not unable:
+        assert found is base
+    for option, value in unable:
+        with pytest.raises(RuntimeModelError, match=f"x cannot run {option}={value}") as caught:
+            on_devices(base, kernels=KERNELS, called="x", vendors={vendor: "x"}, said={option: value})
+        left = offered_values(found).get(option, ())
+        assert all(one in caught.value.hint for one in left)
+
+
+def test_userbuffers_give_way_to_the_overlap_before_them() -> None:
+    """Where they cannot be, and on a mixture of vendors of which one cannot; a user's own accelerator may have all."""
+    base = load_runtime("megatron-core")
+    assert base.tp_overlap is TpOverlap.FUSED
+    for vendors in ({"AMD": "mi300x"}, {"NVIDIA": "h100", "AMD": "mi300x"}):
+        assert on_devices(base, kernels=KERNELS, called="x", vendors=vendors).tp_overlap is TpOverlap.DGRAD
+    assert on_devices(base, kernels=KERNELS, called="x", vendors={}) is base
+    set_so = load_runtime("megatron-core tp_overlap=none")
+    assert on_devices(set_so, kernels=KERNELS, called="x", vendors={"AMD": "mi300x"}).tp_overlap is TpOverlap.NONE

@@ -20,7 +20,7 @@ from shardwright.launch_files.registry import READERS
 from shardwright.program.legal import grid_violations
 from shardwright.program.problem import Problem
 from shardwright.runtime.arguments import ON
-from shardwright.runtime.options import BY_NAME, ordered
+from shardwright.runtime.options import BY_NAME, offered_values, ordered
 from shardwright.search.advice import Advice, Change
 from shardwright.search.answer import Answer
 from shardwright.search.grid.find import find
@@ -47,7 +47,7 @@ def read_request(
     framework: str = "",
     given: Mapping[str, str] | None = None,
 ) -> tuple[Launch, Request]:
-    """The launch that files say, and the request that it is.
+    """The launch that files say, its job as `request` completes it, and the request that it is.
 
     Args:
         request: with the model and the cluster; what else it says stands before what the files say. cluster: that it names.
@@ -59,7 +59,15 @@ def read_request(
     from shardwright.model.asked import asked_model
 
     model = asked_model(request.model, train=request.train, teacher=request.teacher)
-    launch = read_launch(paths, model=model, devices=cluster.num_devices, framework=framework, runtime=request.runtime, given=given)
+    launch = read_launch(
+        paths,
+        model=model,
+        devices=cluster.num_devices,
+        node_devices=min(group.kind.num_devices for group in cluster.groups),
+        framework=framework,
+        runtime=request.runtime,
+        given=given,
+    )
     length, batch = request.seq_len or launch.seq_len, request.global_batch or launch.global_batch
     if not (length and batch):
         raise UsageError(
@@ -76,7 +84,22 @@ def read_request(
         train=request.train or launch.train,
         pins=request.pins or launch.possible,
     )
-    return launch, with_defaults(found)
+    found = with_defaults(found)
+    launch = _on_devices(launch, found)
+    return replace(launch, seq_len=length, global_batch=batch, precision=found.precision), found
+
+
+def _on_devices(launch: Launch, request: Request) -> Launch:
+    """The launch without kernels that its devices do not have: where it names one, they run their own."""
+    named = [(name, value) for name, value in launch.grid.options if BY_NAME[name].of_device]
+    offered = offered_values(problem_of(request).runtime) if named else {}
+    lacking = [(name, value) for name, value in named if value not in offered.get(name, ())]
+    if not lacking:
+        return launch
+    options = tuple(pair for pair in launch.grid.options if pair not in lacking)
+    words = ", ".join(f"{name}={value}" for name, value in lacking)
+    note = f"{words} is no kernel of these devices: their own is priced"
+    return replace(launch, grid=replace(launch.grid, options=options), notes=(*launch.notes, note))
 
 
 def advise(launch: Launch, request: Request, *, progress: Progress | None = None) -> Advice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.api.problems import Progress, problem_of, require_unranked, with_defaults
+from shardwright.api.problems import Progress, problem_of, require_any_stages, require_unranked, with_defaults
 from shardwright.api.simulated import simulated
 from shardwright.errors import UsageError
 from shardwright.hardware.overrides import keep_free
@@ -30,6 +30,7 @@ def plan_exact(
         raise UsageError("the exact space has no axes to pin or to exclude", hint="drop --pin and --exclude, or search a space of grids")
     request = with_defaults(request)
     problem = problem_of(request)
+    require_any_stages(problem, "the exact search")
     roomy = replace(problem, cluster=keep_free(problem.cluster, share=request.headroom))
     blocks = chain_blocks(roomy)
     space = exact_space(roomy, blocks=blocks, lanes=request.lanes)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.api.problems import JOINT, Progress, capacity_of, facts_of, problem_of, require_unranked, space_of, with_defaults
+from shardwright.api.problems import (
+    JOINT,
+    Progress,
+    capacity_of,
+    facts_of,
+    problem_of,
+    require_any_stages,
+    require_unranked,
+    space_of,
+    with_defaults,
+)
 from shardwright.api.simulated import simulated
 from shardwright.api.unsearched import unsearched_beside
 from shardwright.errors import UsageError
@@ -48,6 +58,7 @@ def plan_joint(
     problem = problem_of(request)
     if problem.model.teacher_layers:
         raise UsageError("a model beside a teacher is not searched jointly yet", hint="--space standard or exhaustive")
+    require_any_stages(problem, "a joint search")
     facts = facts_of(problem)
     space, capacity = space_of(_grids(request), problem, facts), capacity_of(request, problem)
     for name, _ in (*request.pins, *request.excludes):

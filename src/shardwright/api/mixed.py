@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from shardwright.api.problems import Progress, is_valued, problem_of, require_unranked, with_defaults
+from shardwright.api.problems import Progress, is_valued, problem_of, require_any_stages, require_unranked, with_defaults
 from shardwright.api.simulated import simulated
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.overrides import keep_free
@@ -56,6 +56,7 @@ def plan_mixed(
         require_unranked(request, "a search for cost, energy or within a budget")
     request = with_defaults(request)
     problem = problem_of(request)
+    require_any_stages(problem, "a search on a mixed cluster")
     choices = choices_for(request, problem)
     find = partial(find_valued, goal=goal_of(request)) if is_valued(request) else partial(find_mixed, top=request.top)
     answer = find(

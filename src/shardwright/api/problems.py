@@ -99,11 +99,14 @@ def problem_of(request: Request) -> Problem:
 
 
 def _runtime_on(cluster: Cluster, text: str) -> Runtime:
-    """The runtime with the options that all devices of the cluster have kernels for."""
+    """The runtime with the options that all devices of the cluster can have."""
     devices = [group.kind.accelerator for group in cluster.groups]
     have = [frozenset(rates.generation for rates in device.attention) for device in devices]
     fewest = min(zip(have, devices, strict=True), key=lambda pair: len(pair[0]))[1]
-    return on_devices(load_runtime(text), kernels=frozenset.intersection(*have), called=fewest.name)
+    vendors = {device.vendor: device.name for device in devices if device.vendor in VENDORS}
+    return on_devices(
+        load_runtime(text), kernels=frozenset.intersection(*have), called=fewest.name, vendors=vendors, said=options_said(text)
+    )
 
 
 def _require_units(device: Accelerator, problem: Problem) -> None:
@@ -174,6 +177,20 @@ def require_unranked(request: Request, search: str) -> None:
     if request.top not in (0, TOP):
         raise UsageError(
             f"{search} ranks no next best plans, so --top {request.top} says nothing", hint="drop it, or search the standard space for time"
+        )
+
+
+def require_any_stages(problem: Problem, search: str) -> None:
+    """Check that the runtime runs stages of any layers, which a search chooses.
+
+    Raises:
+        RuntimeModelError: it has no argument for them.
+    """
+    runtime = problem.runtime
+    if runtime.equal_stages or runtime.equal_between:
+        raise RuntimeModelError(
+            f"{search} chooses the layers of each stage, which {runtime.name} has no argument for",
+            hint="--runtime megatron-core-0.12, or --space standard on a uniform cluster",
         )
 
 

@@ -28,5 +28,5 @@ def unsearched_beside(request: Request, strategy: Grid | Plan, *, step_time_s: f
         strategy,
         step_time_s=step_time_s,
         capacity=capacity_of(request, problem),
-        decided=options_said(request.runtime),
+        decided=frozenset(options_said(request.runtime)),
     )

@@ -324,4 +324,4 @@ def _logits_bytes(problem: Problem, rows: Rows) -> tuple[IntArray, IntArray]:
     if loss is None:
         return np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
     width = -(-problem.model.vocab // rows["tp"])
-    return logits_bytes(loss, problem.runtime, tokens=each, width=width, split=rows["tp"] > 1)
+    return logits_bytes(loss, problem.runtime, tokens=each, width=width, split=rows["tp"] > 1, hidden=problem.model.hidden)

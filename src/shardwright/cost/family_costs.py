@@ -247,7 +247,7 @@ def _logits(own: Problem, stage: StageParts, device: int, segment: Segment, *, l
         return 0, 0
     width, tokens = structure.part(loss.reads[0], loss).times, structure.tokens(loss.klass, length).times
     split = np.array([width < loss.reads[0].size])
-    found = logits_bytes(loss, own.runtime, tokens=np.array([tokens]), width=np.array([width]), split=split)
+    found = logits_bytes(loss, own.runtime, tokens=np.array([tokens]), width=np.array([width]), split=split, hidden=own.model.hidden)
     return int(found[0][0]), int(found[1][0])
 
 

@@ -14,7 +14,8 @@ from shardwright.errors import DataError
 from shardwright.launch_files.claims import CONFIGURATIONS, Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.deepspeed import DEEPSPEED
 from shardwright.launch_files.deepspeed import IGNORED as OF_DEEPSPEED
-from shardwright.launch_files.degrees import launch_of, replicas
+from shardwright.launch_files.degrees import OF_TRANSFORMERS, launch_of, replicas
+from shardwright.launch_files.fsdp import Sharding, sharding
 from shardwright.launch_files.launch import Launch, Verdict, Written, by_name, count
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
@@ -73,10 +74,6 @@ _SWITCHES: Final = {"use-fsdp": "FSDP", "use-deepspeed": "DEEPSPEED", "multi-gpu
 """Flags of ``accelerate launch`` -> ``distributed_type`` of its YAML."""
 _PROCESSES: Final = frozenset({"num-processes", "num-machines"})
 """Flags with which the command needs no file: one process a device, each with the whole model."""
-_STRATEGIES: Final = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3}
-"""``fsdp_sharding_strategy`` of FSDP 1."""
-
-
 SIGNATURE: Final = Signature(
     kinds=frozenset({*CONFIGURATIONS, FileKind.COMMAND}),
     launchers=frozenset({"accelerate"}),
@@ -121,7 +118,12 @@ class AccelerateReader:
         dp = replicas(devices, tp=tp, cp=cp)
         replicate = count(said, f"{_DEGREES}dp-replicate-size", 1)
         sharded = said.get("distributed-type", "").upper() == "FSDP"
-        zero = _stage(said) if sharded else 0
+        shards = count(said, f"{_DEGREES}dp-shard-size") * cp
+        split = (
+            sharding(_strategy(said), replicas=dp * cp, replicate=replicate, node_devices=written.node_devices, shards=shards)
+            if sharded
+            else Sharding(zero=0)
+        )
         micro, steps = count(said, "per-device-train-batch-size", 1), count(said, "gradient-accumulation-steps", 1)
         checkpointed = "true" in (said.get("fsdp-config.fsdp-activation-checkpointing"), said.get("gradient-checkpointing"))
         grid = Grid(
@@ -130,8 +132,8 @@ class AccelerateReader:
             gather=cp > 1 and said.get(f"{_DEGREES}cp-comm-strategy", "allgather") == "allgather",
             dp=dp,
             microbatch=micro,
-            zero=zero,
-            shard=dp // replicate * cp if replicate > 1 and zero else 0,
+            zero=split.zero,
+            shard=split.shard,
             recompute=Recompute.FULL if checkpointed else Recompute.NONE,
             offload=100 if sharded and said.get("fsdp-config.fsdp-offload-params") == "true" else 0,
         )
@@ -149,6 +151,8 @@ class AccelerateReader:
             ignored=IGNORED,
             unmodelled=UNMODELLED,
             arguments={"compile.enable": "true"} if compiled else {},
+            notes=split.notes,
+            possible=OF_TRANSFORMERS,
         )
 
 
@@ -187,11 +191,10 @@ def _named_in_file(name: str) -> str:
     return "dynamo-config.dynamo-backend" if name == "dynamo-backend" else name
 
 
-def _stage(said: Arguments) -> int:
+def _strategy(said: Arguments) -> str:
     kept = said.get("fsdp-config.fsdp-reshard-after-forward", "true")
     # FSDP 1's files have its strategies under either name.
-    strategy = said.get("fsdp-config.fsdp-sharding-strategy", kept).upper()
-    return _STRATEGIES.get(strategy, 2 if kept == "false" else 3)
+    return said.get("fsdp-config.fsdp-sharding-strategy", kept)
 
 
 def _under_deepspeed(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
@@ -223,6 +226,7 @@ def _under_deepspeed(written: Written, *, model: Model, devices: int, runtime: s
         understood=UNDERSTOOD,
         ignored=IGNORED,
         unmodelled=UNMODELLED,
+        possible=OF_TRANSFORMERS,
     )
     others = {one.name: one for one in launch.settings if one.name in written.arguments}
     settings = tuple(others.get(one.name, one) if one.verdict is Verdict.UNKNOWN else one for one in own.settings)

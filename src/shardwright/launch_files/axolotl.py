@@ -67,7 +67,15 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
         said["context-method"] = _RINGS.get(method, "ring")
     for name in ("flash-attention", "sdp-attention"):
         said.pop(name, None)
-    unknown = [one for one in said.get("plugins", "").split() if not one.endswith(_PLUGINS)]
+    plugins = said.get("plugins", "").split()
+    # A loss without its plugin is not called; Cut Cross-Entropy is on with its plugin alone (integrations/cut_cross_entropy/args.py).
+    for loss, plugin, alone in (("liger-loss", "LigerPlugin", "false"), ("cut-loss", "CutCrossEntropyPlugin", "true")):
+        if any(one.endswith(plugin) for one in plugins):
+            said.setdefault(loss, alone)
+        elif on(said, loss):
+            said[loss] = "false"
+            notes.append(f"{loss.partition('-')[0]} cross-entropy is set without its plugin {plugin}, and has no effect")
+    unknown = [one for one in plugins if not one.endswith(_PLUGINS)]
     if unknown:
         raise DataError(f"plugins {' '.join(unknown)[:60]}: what they change is not priced here", hint="a launch without them")
     return tuple(notes)
@@ -103,6 +111,8 @@ AXOLOTL: Final = TrainerReader(
                 "dp-shard-size": "dp-shard",
                 "bfloat16": "bf16",
                 "float16": "fp16",
+                "liger-fused-linear-cross-entropy": "liger-loss",
+                "cut-cross-entropy": "cut-loss",
             }
         ),
         defaults=MappingProxyType(
@@ -124,7 +134,9 @@ AXOLOTL: Final = TrainerReader(
                 "optim": "optimizer",
             }
         ),
-        understood=MappingProxyType({"lora-target-linear": "products with adapters", "batch-size": "samples of a step"}),
+        understood=MappingProxyType(
+            {"lora-target-linear": "products with adapters", "batch-size": "samples of a step", "plugins": "whose kernels and losses run"}
+        ),
         refused=MappingProxyType(
             {
                 "rl": refused("a loss of preferences or rewards, which reads pairs or another model,"),
@@ -195,11 +207,11 @@ AXOLOTL: Final = TrainerReader(
         unmodelled=by_name(
             {
                 "fused kernels of adapters": "lora-mlp-kernel lora-qkv-kernel lora-o-kernel lora-embedding-kernel",
-                "Liger's fused kernels, and its loss in parts, which take less time and memory": (
+                "Liger's fused kernels, which take less time and memory": (
                     "liger-rope liger-rms-norm liger-layer-norm liger-glu-activation liger-swiglu liger-cross-entropy "
-                    "liger-fused-linear-cross-entropy liger-rms-norm-gated liger-use-token-scaling"
+                    "liger-rms-norm-gated liger-use-token-scaling"
                 ),
-                "a loss in parts, which takes less memory": "plugins cut-cross-entropy chunked-cross-entropy*",
+                "a loss in parts, which takes less memory": "chunked-cross-entropy*",
                 "routing of Unsloth's kind": "unsloth-*",
             }
         ),

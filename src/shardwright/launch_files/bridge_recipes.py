@@ -170,7 +170,6 @@ _REST: Final = (
     *(
         "train.train-iters",
         "train.manual-gc",
-        "model.attention-backend",
         "model.pipeline-dtype",
         "model.moe-aux",
         "rerun",

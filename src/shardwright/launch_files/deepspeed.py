@@ -12,6 +12,7 @@ from shardwright.errors import DataError
 from shardwright.launch_files.claims import CONFIGURATIONS, Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import Launch, Written, by_name, count, share
+from shardwright.launch_files.refusals import OF_OPTIMIZER, OPTIMIZER, refuse
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
@@ -32,6 +33,7 @@ UNDERSTOOD: Final = MappingProxyType(
         "use-data-before-expert-parallelism": "order of ranks",
         "bf16.enabled": "number format",
         "fp16.enabled": "number format",
+        "optimizer.type": OF_OPTIMIZER,
         "activation-checkpointing.partition-activations": "recompute=full",
         "activation-checkpointing.cpu-checkpointing": "recompute=full",
     }
@@ -61,6 +63,8 @@ UNMODELLED: Final = by_name(
 )
 
 
+REFUSED: Final = MappingProxyType({"optimizer.type": OPTIMIZER})
+"""Of the optimizers that DeepSpeed has by name: those of one bit keep the error of what they send, Lion and SGD keep one state or none."""
 SIGNATURE: Final = Signature(
     kinds=CONFIGURATIONS | {FileKind.COMMAND},
     own=frozenset({"train-micro-batch-size-per-gpu", "zero-optimization.*", "tensor-parallel.autotp-size"}),
@@ -93,6 +97,7 @@ class DeepSpeedReader:
         """See `LaunchReader`."""
         # "auto" is what the program has.
         said = {name: value for name, value in written.arguments.items() if value != "auto"}
+        refuse(said, REFUSED)
         tp, cp = count(said, "tensor-parallel.autotp-size", 1), count(said, "sequence-parallel-size", 1)
         dp = replicas(devices, tp=tp, cp=cp)
         zero = count(said, "zero-optimization.stage")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from shardwright.errors import StrategyError
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, judged
@@ -15,6 +16,13 @@ from shardwright.runtime.runtime import Options, Runtime
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts, has_experts
 from shardwright.strategy.grid.rules import canonical
+
+WHOLE_LAYERS: Final = (("recompute_layers", ("0",)),)
+"""No setting of the framework says how many layers run again: all of a stage's do, or none."""
+NO_PIPELINE: Final = (("pp", ("1",)), ("ep", ("1",)), ("recompute", ("none", "full")), *WHOLE_LAYERS)
+"""Models that run without pipeline and expert parallelism, and recompute all of their layers or none."""
+OF_TRANSFORMERS: Final = (*NO_PIPELINE, ("sp", ("0",)))
+"""Transformers' models: their plans of tensor parallelism cut products alone (`base_model_tp_plan`), not the stream between them."""
 
 
 def replicas(devices: int, **degrees: int) -> int:
@@ -93,12 +101,13 @@ def launch_of(
     arguments: Arguments | None = None,
     notes: tuple[str, ...] = (),
     of_model: Iterable[Setting] = (),
+    possible: tuple[tuple[str, tuple[str, ...]], ...] = WHOLE_LAYERS,
 ) -> Launch:
     """The launch of a strategy that was read, under the options that its settings set.
 
     Args:
         arguments: the settings with defaults, by which options are set; None = as they were written.
-        of_model: settings of the model, beside MODEL.
+        of_model: settings of the model, beside MODEL. possible: see `Launch`.
     """
     base = load_runtime(runtime)
     facts = grid_facts(model, devices=grid.devices, global_batch=global_batch or grid.dp * grid.microbatch, seq_len=seq_len or 1)
@@ -118,4 +127,5 @@ def launch_of(
         dropout=False,
         settings=tuple(with_idle(settings, idle_options(grid, model))),
         notes=(*written.notes, *notes),
+        possible=possible,
     )

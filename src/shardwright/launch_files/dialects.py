@@ -72,6 +72,12 @@ _NEMO_REST: Final = frozenset(
 """NeMo's settings that change nothing here."""
 
 
+def attention_backend(value: str) -> tuple[tuple[str, str], ...]:
+    """A kernel of attention as Megatron-Core names it: ``AttnBackend.flash`` and ``flash_3`` are ``flash``."""
+    name = value.rpartition(".")[2].lower()
+    return (("attention-backend", "flash" if name.startswith("flash") else name),)
+
+
 def _stripped(name: str, sections: tuple[str, ...]) -> str:
     section = max((one for one in sections if name.startswith(one)), key=len, default="")
     return name.removeprefix(section)
@@ -84,10 +90,16 @@ def nemo(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
         return ()
     if short == "precision":
         return (("fp16" if "16" in value and "bf" not in value else "bf16", "true"),)
-    if short in ("fp8", "fp8-e4m3", "fp8-hybrid"):
+    if short in ("fp8-e4m3", "fp8-hybrid"):
+        # Which format, where `fp8` is on (megatron_gpt_model.py, build_transformer_config).
+        return ()
+    if short == "grad-sync-dtype":
+        return (("grad-reduce-in-fp32", str("32" in value).lower()),)
+    if short == "fp8":
         return (("fp8-format", "hybrid" if value.lower() not in ("false", "null", "none") else "false"),)
     if short == "name" and name.endswith("optim.name"):
-        return (("use-distributed-optimizer", str("distributed" in value or "mcore" in value).lower()),)
+        sharded = str("distributed" in value or "mcore" in value).lower()
+        return (("use-distributed-optimizer", sharded), ("optimizer", value))
     if short in ("overlap-grad-sync", "overlap-param-sync"):
         return (({"overlap-grad-sync": "overlap-grad-reduce", "overlap-param-sync": "overlap-param-gather"}[short], value),)
     if short in _NEMO_TURNED:
@@ -142,6 +154,8 @@ def bridge(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     if name == "mixed-precision":
         formats = (("fp8-format", "hybrid"), ("fp8-recipe", _PRECISIONS.get(value, "delayed"))) if "fp8" in value else ()
         return ("fp16" if value.startswith("fp16") else "bf16", "true"), *formats
+    if name == "model.attention-backend":
+        return attention_backend(value)
     if name == "model.activation-func":
         return ((_GATES[value.lower()], "true"),) if value.lower() in _GATES else ()
     short = _stripped(name, _BRIDGE_SECTIONS)

@@ -17,7 +17,7 @@ from shardwright.launch_files.dialects import with_bf16_optimizer
 from shardwright.launch_files.launch import Launch, Written, by_name, count, judged
 from shardwright.launch_files.megatron import MegatronReader
 from shardwright.launch_files.model_sizes import compared_sizes
-from shardwright.launch_files.refusals import OFF, refuse, refused
+from shardwright.launch_files.refusals import OFF, OPTIMIZER, refuse, refused
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
@@ -102,7 +102,7 @@ _REFUSED: Final = MappingProxyType(
         "moe-num-experts": refused("GPT-NeoX's experts", "1"),
         "mamba-*": refused("GPT-NeoX's state-space layers", "false"),
         "rwkv-*": refused("GPT-NeoX's RWKV layers", "false"),
-        "optimizer.type": refused("the states of this optimizer", "adam", "adamw", "cpu_adam"),
+        "optimizer.type": OPTIMIZER,
         "optimizer.params.cpu-offload": refused("optimizer states in host memory by Adam's own setting"),
         "zero-optimization.cpu-offload": refused("optimizer states in host memory under its pipeline"),
         "zero-optimization.offload-optimizer.device": refused("optimizer states in host memory under its pipeline"),
@@ -135,6 +135,7 @@ _CORE: Final = MegatronReader(
     name="gpt-neox",
     runtime="deepspeed-2022",
     settled=with_bf16_optimizer,
+    refuses=False,
     defaults=MappingProxyType({"hidden-dropout": "0", "attention-dropout": "0"}),
 )
 

@@ -20,6 +20,10 @@ ORDER: Final = "pipeline-order-table"
 """Name of the setting that the rows of a table of the pipeline's order are, where a file of a launch is one."""
 
 
+NODE_DEVICES: Final = 8
+"""Devices of a node, where nobody says the cluster."""
+
+
 class Verdict(StrEnum):
     """What was made of a setting: it is part of the strategy, the job or an option; it is the model's, as MODEL has it or not; it changes
     neither time nor memory here; it does nothing beside the launch's other settings; or it is not known.
@@ -86,12 +90,13 @@ class Written:
 
     Args:
         arguments: name, in lower case with dashes -> value. notes: of how they were found.
-        program: that a script starts (`claims.Document.program`); empty = files alone.
+        program: that a script starts (`claims.Document.program`); empty = files alone. node_devices: devices of a node of the cluster.
     """
 
     arguments: Arguments
     notes: tuple[str, ...] = ()
     program: str = ""
+    node_devices: int = NODE_DEVICES
 
 
 class LaunchReader(Protocol):

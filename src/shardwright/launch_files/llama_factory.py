@@ -74,7 +74,7 @@ _TRAINER: Final = TrainerReader(
     ),
     includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
     words=Words(
-        renamed=MappingProxyType({"cutoff-len": "seq-len", "flash-attn": "attention"}),
+        renamed=MappingProxyType({"cutoff-len": "seq-len", "flash-attn": "attention", "enable-liger-kernel": "liger-loss"}),
         defaults=MappingProxyType(
             {
                 "finetuning-type": "lora",
@@ -143,7 +143,6 @@ _TRAINER: Final = TrainerReader(
         ),
         unmodelled=MappingProxyType(
             {
-                "enable-liger-kernel": "Liger's fused norms and its loss in parts, which take less time and memory",
                 "upcast-layernorm": "norms in 32 bits",
             }
         ),
@@ -177,9 +176,17 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     return ((name, value),)
 
 
+def _core_settled(arguments: Arguments) -> Arguments:
+    """With what its adapter of Megatron-Core completes (ROLL, mcore_adapter/models/model_config.py): full recompute is of all layers."""
+    if arguments.get("recompute-granularity") == "full" and not arguments.keys() & {"recompute-method", "recompute-num-layers"}:
+        return {**arguments, "recompute-method": "uniform", "recompute-num-layers": "1"}
+    return arguments
+
+
 _CORE: Final = MegatronReader(
     name="llama-factory",
     dialect=_core_words,
+    settled=_core_settled,
     defaults=MappingProxyType({"attention-dropout": "0", "hidden-dropout": "0", "moe-token-dispatcher-type": "alltoall"}),
 )
 

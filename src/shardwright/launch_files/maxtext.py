@@ -16,6 +16,7 @@ from shardwright.launch_files.degrees import launch_of
 from shardwright.launch_files.launch import Launch, Written, by_name, count, require_value
 from shardwright.launch_files.model_sizes import MAXTEXT as SIZES
 from shardwright.launch_files.model_sizes import compared_name, compared_sizes
+from shardwright.launch_files.refusals import OF_OPTIMIZER, OPTIMIZER, refuse
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
@@ -36,18 +37,20 @@ UNDERSTOOD: Final = MappingProxyType(
         "shard-optimizer-over-data": "zero1",
         "optimizer-memory-host-offload": "optimizer states in host memory",
         "context-parallel-strategy": "ring, gather or Ulysses of cp",
+        "opt-type": OF_OPTIMIZER,
     }
 )
 IGNORED: Final = by_name(
     {
         "how it starts": "run-name base-output-directory base-config hardware compile-topology* log-period enable-*",
         "data": "dataset-* tokenizer-* vocab-size grain-* hf-* tfds-* eval-*",
-        "how fast is learnt": "steps learning-rate* warmup-steps-fraction adam-* gradient-clipping-threshold opt-type",
+        "how fast is learnt": "steps learning-rate* warmup-steps-fraction adam-* gradient-clipping-threshold",
         "what is kept and logged": "checkpoint-* async-checkpointing load-* save-* profiler* reuse-example-batch",
         "the model's": "model-name base-* head-dim mlp-activations rope-* attention use-tokamax-splash",
         "formats and tiles, as the planner has them": "dtype weight-dtype grad-dtype sa-* use-iota-embed scan-layers",
     }
 )
+_REFUSED: Final = MappingProxyType({"opt-type": OPTIMIZER})
 _STRATEGIES: Final = ("ring", "ulysses", "all_gather")
 
 
@@ -82,6 +85,7 @@ class MaxTextReader:
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""
         said = written.arguments
+        refuse(said, _REFUSED)
         sizes = _degrees(said, devices)
         inner = {axis: ici * dcn for axis, (ici, dcn) in sizes.items()}
         tp, cp, pp = inner["tensor"] * inner["tensor_sequence"], inner["context"], inner["stage"]

@@ -18,8 +18,9 @@ from shardwright.launch_files.degrees import set_by, telling
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged, require_value, share
 from shardwright.launch_files.megatron_rules import REFUSED_LAYERS, idle_arguments, refused_arguments
 from shardwright.launch_files.megatron_versions import meant, runtime_of
-from shardwright.launch_files.megatron_words import IGNORED, MODEL_DEFAULTS, MODEL_LOOSE, UNDERSTOOD, UNMODELLED
+from shardwright.launch_files.megatron_words import IGNORED, MODEL_DEFAULTS, MODEL_LOOSE, REFUSED, UNDERSTOOD, UNMODELLED
 from shardwright.launch_files.model_sizes import compared_sizes
+from shardwright.launch_files.refusals import priced, refuse
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import OFF, Arguments, options_of
@@ -108,6 +109,7 @@ class MegatronReader:
                 f"--yaml-cfg {arguments['yaml-cfg'][:60]}: Megatron-LM's YAML is not read, so the strategy is not known",
                 hint="give the launch as arguments",
             )
+        refuse(arguments, REFUSED)
         for name in UNDERSTOOD:
             require_value(name, arguments.get(name, ""))
         grid = _grid(arguments, model=model, devices=devices)
@@ -117,7 +119,7 @@ class MegatronReader:
         facts = grid_facts(model, devices=devices, global_batch=batch, seq_len=length or 1)
         grid = canonical(grid, facts=facts)
         grid = replace(grid, options=telling(_options(base, arguments, mentioned=mentioned if self.sparing else None), grid, model))
-        flags = set_by(base)
+        flags = {**set_by(base), **priced(said, REFUSED)}
         judged_settings = _judged(written, words, said, flags, _of_model(arguments, said, model, length=length or 1))
         return Launch(
             framework=self.name,

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.launch_files.launch import by_name
+from shardwright.launch_files.refusals import OPTIMIZER
 
 UNDERSTOOD: Final = MappingProxyType(
     {
@@ -54,6 +55,8 @@ UNDERSTOOD: Final = MappingProxyType(
     }
 )
 """Arguments of the strategy and of the job -> what they say."""
+REFUSED: Final = MappingProxyType({"optimizer": OPTIMIZER})
+"""Arguments that change the answer and are not priced."""
 
 MODEL_DEFAULTS: Final = MappingProxyType(
     {
@@ -131,7 +134,7 @@ IGNORED: Final = by_name(
             "lr-warmup-init lr-wsd-decay-style lr-wsd-decay-iters lr-wsd-decay-samples train-iters train-samples "
             "weight-decay start-weight-decay end-weight-decay weight-decay-incr-style adam-beta1 adam-beta2 adam-eps "
             "clip-grad rampup-batch-size override-opt-param-scheduler override-opt_param-scheduler "
-            "use-checkpoint-opt-param-scheduler decoupled-lr decoupled-min-lr optimizer loss-scale initial-loss-scale "
+            "use-checkpoint-opt-param-scheduler decoupled-lr decoupled-min-lr loss-scale initial-loss-scale "
             "min-loss-scale loss-scale-window hysteresis train-tokens moe-aux-loss-coeff moe-z-loss-coeff "
             "moe-router-load-balancing-type moe-router-bias-update-rate moe-router-force-load-balancing "
             "mtp-loss-scaling-factor universal-checkpoint log-loss lr-decay-tokens lr-warmup-tokens no-query-key-layer-scaling"
@@ -168,7 +171,7 @@ IGNORED: Final = by_name(
         ),
         "checks of a run": "rerun-mode error-injection-rate calculate-per-token-loss empty-unused-memory-level",
         "kernels, as the planner has them": (
-            "moe-grouped-gemm use-flash-attn masked-softmax-fusion bias-gelu-fusion no-bias-swiglu-fusion no-rope-fusion "
+            "moe-grouped-gemm moe-enable-deepep use-flash-attn masked-softmax-fusion bias-gelu-fusion no-bias-swiglu-fusion no-rope-fusion "
             "no-masked-softmax-fusion"
         ),
         "numbers of 8-bit scaling": "fp8-amax-history-len fp8-amax-compute-algo fp8-margin fp8-interval",
@@ -183,6 +186,7 @@ UNMODELLED: Final = MappingProxyType(
         "attention-softmax-in-fp32": "softmax of unfused attention in 32 bits",
         "fp32-residual-connection": "the stream in 32 bits",
         "moe-router-dtype": "routing in 32 bits",
+        "moe-shared-expert-overlap": "shared experts beside the exchange of tokens",
         "deterministic-mode": "deterministic kernels",
         "distribute-saved-activations": "saved activations split over tp",
         "moe-expert-capacity-factor": "tokens of experts that are dropped",

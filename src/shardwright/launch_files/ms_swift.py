@@ -14,9 +14,10 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.launch_files.adapters import adapters_of
 from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
+from shardwright.launch_files.dialects import attention_backend
 from shardwright.launch_files.launch import Launch, Written, by_name, count
 from shardwright.launch_files.megatron import MegatronReader
-from shardwright.launch_files.refusals import refuse, refused
+from shardwright.launch_files.refusals import OPTIMIZER, refuse, refused
 from shardwright.launch_files.trainer import TrainerReader, Words, files_of, trainer_settings
 from shardwright.launch_files.transformers_trainer import normal
 from shardwright.lazy_dataclass import dataclass
@@ -146,6 +147,8 @@ _CORE: Final = MegatronReader(
             "micro-batch-size": "1",
             "global-batch-size": "16",
             "recompute-granularity": "selective",
+            "attention-backend": "flash",
+            "cross-entropy-loss-fusion": "true",
             "expert-tensor-parallel-size": "1",
             "moe-token-dispatcher-type": "alltoall",
         }
@@ -156,7 +159,7 @@ _CORE_REST: Final = frozenset(
     {
         *("model", "model-type", "dataset", "val-dataset", "split-dataset-ratio", "load-from-cache-file", "save-safetensors", "packing"),
         *("num-train-epochs", "max-epochs", "output-dir", "eval-steps", "save-steps", "logging-steps", "dataloader-num-workers"),
-        *("dataset-num-proc", "system", "model-author", "model-name", "attention-backend", "template", "truncation-strategy", "streaming"),
+        *("dataset-num-proc", "system", "model-author", "model-name", "template", "truncation-strategy", "streaming"),
         *("cached-dataset", "train-iters", "eval-iters", "save-total-limit", "load-safetensors", "mcore-model", "add-version", "use-hf"),
         *("max-model-len", "custom-dataset-info", "loss-scale", "packing-length", "packing-num-proc", "freeze-vit", "freeze-aligner"),
         *("tuner-type", "train-type", "target-modules", "lora-rank", "lora-alpha", "lora-dropout", "merge-lora", "agent-template"),
@@ -178,6 +181,8 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
         return (("num-virtual-stages-per-pipeline-rank", value),)
     if name == "cross-entropy-loss-fusion" and value.lower() == "true":
         return (("cross-entropy-loss-fusion", "true"),)
+    if name == "attention-backend":
+        return attention_backend(value)
     if name == "overlap-p2p-comm":
         return (("no-overlap-p2p-communication", str(value.lower() == "false").lower()),)
     if name in _CORE_REST:
@@ -188,7 +193,7 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
 _CORE_REFUSED: Final = MappingProxyType(
     {
         **dict.fromkeys(("tuner-type", "train-type"), refused("this kind of tuning", "lora", "full")),
-        "optimizer": refused("an optimizer other than Adam", "adam"),
+        "optimizer": OPTIMIZER,
         "muon": refused("Muon's optimizer"),
         "rlhf-type": refused("a loss of preferences or rewards"),
         "task-type": refused("a loss other than of the next token", "causal_lm"),

@@ -14,10 +14,13 @@ from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import Launch, Written, by_name, count
 from shardwright.launch_files.model_sizes import TRANSFORMERS, compared_sizes
+from shardwright.launch_files.refusals import OF_OPTIMIZER, OPTIMIZER, refuse
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.axes import Grid, Recompute
 
+_OPTIMIZER: Final = "optimizer.optimizer-factory.name"
+_REFUSED: Final = MappingProxyType({_OPTIMIZER: OPTIMIZER})
 UNDERSTOOD: Final = MappingProxyType(
     {
         "parallelism.dp": "dp",
@@ -34,6 +37,7 @@ UNDERSTOOD: Final = MappingProxyType(
         "tokens.batch-accumulation-per-replica": "microbatches of a step",
         "optimizer.zero-stage": "stage of ZeRO",
         "model.dtype": "number format",
+        _OPTIMIZER: OF_OPTIMIZER,
     }
 )
 IGNORED: Final = by_name(
@@ -82,6 +86,7 @@ class NanotronReader:
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""
         said = written.arguments
+        refuse(said, _REFUSED)
         tp, pp, cp = (count(said, f"parallelism.{name}", 1) for name in ("tp", "pp", "context-parallel-size"))
         dp = replicas(devices, tp=tp, pp=pp, cp=cp)
         micro, steps = count(said, "tokens.micro-batch-size", 1), count(said, "tokens.batch-accumulation-per-replica", 1)

@@ -190,6 +190,8 @@ def words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
         return ("moe-token-dispatcher-type", "flex"), ("moe-enable-deepep", "true")
     if named.startswith("optim.config.") and named.removeprefix("optim.config.") in _PRECISION_AWARE:
         return ((named.removeprefix("optim.config."), {"torch.bfloat16": "bf16", "torch.float32": "fp32"}.get(value, value)),)
+    if named == "optim.config.optimizer":
+        return (("optimizer", value),)
     if named == "plugins.fp8":
         return (("fp8-format", value),)
     if named.startswith("data.") and named.removeprefix("data.") not in _DATA:

@@ -16,7 +16,7 @@ from shardwright.errors import DataError
 from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, by_name, judged
 from shardwright.launch_files.megatron import MegatronReader
-from shardwright.launch_files.refusals import refuse, refused
+from shardwright.launch_files.refusals import OPTIMIZER, refuse, refused
 from shardwright.launch_files.torchtitan import TORCHTITAN, canonical_name
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
@@ -52,7 +52,7 @@ _REFUSED: Final = MappingProxyType(
         "use-turbo-deepep": refused("Primus Turbo's DeepEP"),
         "turbo-sync-free-moe-stage": refused("Primus Turbo's experts without synchronisation"),
         "use-custom-fsdp": refused("Megatron's own FSDP", "false"),
-        "optimizer": refused("the states of this optimizer", "adam"),
+        "optimizer": OPTIMIZER,
     }
 )
 _MEGATRON: Final = MegatronReader(

@@ -11,7 +11,7 @@ from shardwright.errors import DataError, UsageError, nearest
 from shardwright.launch_files.claims import Claimant, Document, best_claimant, joined, parts_of
 from shardwright.launch_files.degrees import variables_that_set
 from shardwright.launch_files.environment import needed_variables, slowing_variables
-from shardwright.launch_files.launch import Launch, LaunchReader, Verdict, Written
+from shardwright.launch_files.launch import NODE_DEVICES, Launch, LaunchReader, Verdict, Written
 from shardwright.launch_files.model_names import compared
 from shardwright.launch_files.named_files import Beside, with_named
 from shardwright.launch_files.python_functions import CHOICES
@@ -25,12 +25,20 @@ LEAST_UNDERSTOOD: Final = 0.6
 
 
 def read_launch(
-    paths: Sequence[str], *, model: Model, devices: int, framework: str = "", runtime: str = "", given: Mapping[str, str] | None = None
+    paths: Sequence[str],
+    *,
+    model: Model,
+    devices: int,
+    node_devices: int = NODE_DEVICES,
+    framework: str = "",
+    runtime: str = "",
+    given: Mapping[str, str] | None = None,
 ) -> Launch:
     """The launch that files say together; a later file's settings come before an earlier one's.
 
     Args:
         paths: shell scripts, JSON, YAML, TOML or Python files; or arguments as text, which begin with ``--``.
+        devices: of the cluster; node_devices: of one of its nodes.
         framework: word of a reader; empty = the one whose settings are found. runtime: catalog name; empty = the reader's.
         given: values of a script's variables.
 
@@ -40,7 +48,14 @@ def read_launch(
     files = [(ARGUMENTS, path) if path.lstrip().startswith("--") else (Path(path).name, read_text(Path(path))) for path in paths]
     folders = [Path(path).parent for path in paths if not path.lstrip().startswith("--")]
     return launch_of_files(
-        files, model=model, devices=devices, framework=framework, runtime=runtime, given=given, beside=lambda name: _beside(name, folders)
+        files,
+        model=model,
+        devices=devices,
+        node_devices=node_devices,
+        framework=framework,
+        runtime=runtime,
+        given=given,
+        beside=lambda name: _beside(name, folders),
     )
 
 
@@ -49,6 +64,7 @@ def launch_of_files(
     *,
     model: Model,
     devices: int,
+    node_devices: int = NODE_DEVICES,
     framework: str = "",
     runtime: str = "",
     given: Mapping[str, str] | None = None,
@@ -79,7 +95,7 @@ def launch_of_files(
     merged |= variables_that_set(load_runtime(runtime), environment)
     notes = (*(note for one in read for note in one.notes), *_sizes(read, devices), *((why,) if why else ()))
     program = next((one.program for one in read if one.program), "")
-    written = Written(arguments=merged, notes=notes, program=program)
+    written = Written(arguments=merged, notes=notes, program=program, node_devices=node_devices)
     launch = reader.read(written, model=model, devices=devices, runtime=runtime)
     launch = replace(launch, settings=tuple(compared(one, model) for one in launch.settings))
     for document in read:

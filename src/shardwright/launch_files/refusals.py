@@ -19,6 +19,16 @@ def refused(what: str, *harmless: str) -> Refusal:
     return what, OFF | frozenset(harmless)
 
 
+OPTIMIZER: Final = refused(
+    "an optimizer that keeps other states than Adam's",
+    *("adam", "adamw", "fusedadam", "fused_adam", "distributed_fused_adam", "megatron_fused_adam", "mcore_distributed_optim"),
+    *("cpuadam", "cpu_adam", "deepspeedcpuadam", "muadam", "muadamw", "adam_pax"),
+)
+"""The optimizer of a launch, by the names that frameworks have for Adam: one copy of the parameters and two states are priced."""
+OF_OPTIMIZER: Final = "states of the optimizer"
+"""What a setting says that names the optimizer."""
+
+
 def refuse(arguments: Arguments, table: Mapping[str, Refusal]) -> None:
     """Check that no setting changes the answer in a way that is not priced.
 

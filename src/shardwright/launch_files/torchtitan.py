@@ -18,6 +18,7 @@ from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import ORDER, Launch, Written, by_name, count
 from shardwright.launch_files.model_sizes import compared_name
+from shardwright.launch_files.refusals import OF_OPTIMIZER, OPTIMIZER, refuse
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
@@ -53,6 +54,7 @@ _TOKENS: Final = MappingProxyType(
     }
 )
 """Tokens (since 0.3) -> the samples that they are."""
+_REFUSED: Final = MappingProxyType({"optimizer.name": OPTIMIZER})
 UNDERSTOOD: Final = MappingProxyType(
     {
         f"{_P}data-parallel-replicate-degree": "replicas of shards",
@@ -75,6 +77,7 @@ UNDERSTOOD: Final = MappingProxyType(
         "training.global-batch-size": "samples of a step",
         "training.local-batch-size": "samples of a replica",
         "activation-checkpoint.mode": "recompute",
+        "optimizer.name": OF_OPTIMIZER,
         "training.dtype": "number format",
         "compile.enable-async-tensor-parallel": "sets tp_overlap",
         "compile.components": "sets kernels",
@@ -148,6 +151,7 @@ class TorchtitanReader:
         """See `LaunchReader`."""
         written = replace(written, arguments=dict(_canonical(written.arguments)))
         said = written.arguments
+        refuse(said, _REFUSED)
         tp, pp, cp = (count(said, f"{_P}{axis}-parallel-degree", 1) for axis in ("tensor", "pipeline", "context"))
         dp = replicas(devices, tp=tp, pp=pp, cp=cp)
         replicate, sharded = count(said, f"{_P}data-parallel-replicate-degree", 1), said.get(f"{_P}data-parallel-shard-degree", "-1")

@@ -12,7 +12,9 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.launch_files.claims import FileKind, NamedFile, Signature
+from shardwright.launch_files.degrees import NO_PIPELINE
 from shardwright.launch_files.launch import by_name
+from shardwright.launch_files.linear_losses import OF_LOSS
 from shardwright.launch_files.refusals import refused
 from shardwright.launch_files.trainer import TrainerReader, Words, on
 from shardwright.launch_files.transformers_trainer import normal
@@ -28,6 +30,8 @@ _OPTIMIZERS: Final = {
 }
 _ATTENTION: Final = frozenset({"q_proj", "k_proj", "v_proj", "output_proj"})
 _FEED_FORWARD: Final = ("gate_proj", "up_proj", "down_proj")
+_IN_PARTS: Final = frozenset({"linearcrossentropyloss", "cewithchunkedoutputloss"})
+"""Losses over parts of a microbatch's tokens; of eight, the first is an option of the runtime."""
 DOCS: Final = "https://docs.pytorch.org/torchtune/stable/deep_dives/configs.html"
 
 
@@ -59,12 +63,20 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
     loss = said.get("loss.-component-", "").rpartition(".")[2].lower()
     if loss and "crossentropy" not in loss and not loss.startswith("cewith"):
         raise DataError(f"loss {loss[:60]}: a loss that reads pairs or another model is not priced here", hint="a loss of cross-entropy")
+    chunks = said.get("loss.num-output-chunks", "8")
+    notes: tuple[str, ...] = ()
+    if loss.startswith("liger"):
+        said["linear-loss"] = "liger"
+    elif loss == "linearcrossentropyloss" and chunks == "8":
+        said["linear-loss"] = "chunked"
+    elif loss in _IN_PARTS:
+        notes = (f"not counted: {loss} in {chunks[:12]} parts, which takes less memory",)
     if said.get("ac-mode", "full").lower() == "selective":
         raise DataError(
             "ac_mode selective: selective checkpointing of whole layers is not priced here", hint="enable_activation_checkpointing alone"
         )
     said["fsdp"] = "full_shard" if devices > 1 else ""
-    return ()
+    return notes
 
 
 TORCHTUNE: Final = TrainerReader(
@@ -147,7 +159,9 @@ TORCHTUNE: Final = TrainerReader(
                 "how it starts": "device nproc-per-node nnodes rdzv-* config tensor-parallel-plan.* cudnn-deterministic-mode",
             }
         ),
-        unmodelled=by_name({"a loss whose logits are made in parts, which takes less memory": "loss.-component- loss.num-output-chunks"}),
+        understood=MappingProxyType({"loss.-component-": OF_LOSS, "loss.num-output-chunks": OF_LOSS}),
         settled=_settled,
+        possible=NO_PIPELINE,
+        splits_stream=True,
     ),
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
-from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
@@ -17,8 +16,11 @@ from shardwright.launch_files.accelerate import of_launch
 from shardwright.launch_files.adapters import adapters_of
 from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.deepspeed import DEEPSPEED
+from shardwright.launch_files.degrees import OF_TRANSFORMERS as AXES
 from shardwright.launch_files.degrees import launch_of, replicas
+from shardwright.launch_files.fsdp import STRATEGIES, sharding
 from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged
+from shardwright.launch_files.linear_losses import liger_notes, linear_loss
 from shardwright.launch_files.refusals import OFF, Refusal, priced, refuse
 from shardwright.launch_files.trainer_words import CANONICAL, IGNORED, REFUSED, UNDERSTOOD, UNMODELLED
 from shardwright.lazy_dataclass import dataclass
@@ -34,9 +36,7 @@ Settled = Callable[[dict[str, str], int], tuple[str, ...]]
 """Completes the canonical settings of a launch on so many devices in place; returns notes."""
 
 
-NO_PIPELINE: Final = (("pp", ("1",)), ("ep", ("1",)), ("recompute", ("none", "full")))
-"""Transformers' models run without pipeline and expert parallelism, and recompute all of their layers or none."""
-REPLICAS_ALONE: Final = (*NO_PIPELINE, ("tp", ("1",)), ("cp", ("1",)))
+REPLICAS_ALONE: Final = (*AXES, ("tp", ("1",)), ("cp", ("1",)))
 """The same without tensor and context parallelism."""
 
 
@@ -66,7 +66,8 @@ class Words:
         understood: its own settings that `settled` reads -> what they say. ignored, unmodelled: as `launch.judged` takes them.
         settled: completes the canonical settings. programs: words of a program's name that start what is not priced -> what that is.
         deepspeed_files: the framework's own configurations of DeepSpeed, by name -> settings of each. told: canonical name -> its own
-        one, for settings that are told; ``!`` before it: the switch is the opposite. possible: see `Launch`.
+        one, for settings that are told; ``!`` before it: the switch is the opposite. possible: see `Launch`. splits_stream: its tensor
+        parallelism cuts the stream between products along the sequence too.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +81,8 @@ class Words:
     programs: Mapping[str, str] = field(default_factory=dict)
     deepspeed_files: Mapping[str, Arguments] = field(default_factory=dict)
     told: Mapping[str, str] = field(default_factory=dict)
-    possible: tuple[tuple[str, tuple[str, ...]], ...] = NO_PIPELINE
+    possible: tuple[tuple[str, tuple[str, ...]], ...] = AXES
+    splits_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,7 @@ class TrainerReader:
         assumed = {name: value for name, value in words.defaults.items() if name not in said}
         said = {**words.defaults, **said}
         notes = (*words.settled(said, devices), *_named_deepspeed(said, words))
-        placed = _placed(said, model=model, devices=devices)
+        placed = _placed(said, words, model=model, devices=devices, node_devices=written.node_devices)
         adapters = adapters_of(said, model)
         base = placed.runtime if runtime in ("", self.runtime) else runtime
         launch = launch_of(
@@ -137,7 +139,7 @@ class TrainerReader:
             unmodelled=self._unmodelled(written.arguments),
             arguments=_options(said, placed),
         )
-        told = (*_assumed(assumed, words.source), *notes, *placed.notes, *adapters.notes, *_lengths(said))
+        told = (*_assumed(assumed, words.source), *notes, *placed.notes, *adapters.notes, *_lengths(said), *liger_notes(written.arguments))
         settings = tuple(replace(one, name=named.get(one.name, one.name)) for one in launch.settings)
         notes = (*launch.notes, *told)
         return replace(launch, settings=settings, train=adapters.train, possible=words.possible, notes=notes)
@@ -232,7 +234,7 @@ def _named_deepspeed(said: dict[str, str], words: Words) -> tuple[str, ...]:
     return (f"assumed: {name[:60]} is the framework's own, with {', '.join(f'{key} {value}' for key, value in known.items())}",)
 
 
-def _placed(said: Arguments, *, model: Model, devices: int) -> Placed:
+def _placed(said: Arguments, words: Words, *, model: Model, devices: int, node_devices: int) -> Placed:
     tp, cp = count(said, "tensor-parallel", 1), count(said, "context-parallel", 1)
     ulysses = count(said, "ulysses", 1)
     dp = replicas(devices, tp=tp, cp=cp * ulysses)
@@ -243,7 +245,7 @@ def _placed(said: Arguments, *, model: Model, devices: int) -> Placed:
     full = on(said, "gradient-checkpointing") or on(said, "fsdp.activation-checkpointing")
     grid = Grid(
         tp=tp,
-        sp=tp > 1,
+        sp=tp > 1 and words.splits_stream,
         cp=cp * ulysses,
         ulysses=ulysses,
         gather=cp > 1 and said.get("context-method", "allgather") == "allgather",
@@ -255,9 +257,9 @@ def _placed(said: Arguments, *, model: Model, devices: int) -> Placed:
     kind = said.get("distributed-type", "").upper()
     if kind == "DEEPSPEED" or any(name.startswith("zero-optimization.") for name in said):
         return _under_deepspeed(said, grid, batch, model=model)
-    words = said.get("fsdp", "").lower().split()
-    if kind == "FSDP" or (words and words != ["no_shard"]) or any(name.startswith("fsdp.") for name in said):
-        return _under_fsdp(said, grid, batch, words)
+    strategies = said.get("fsdp", "").lower().split()
+    if kind == "FSDP" or (strategies and strategies != ["no_shard"]) or any(name.startswith("fsdp.") for name in said):
+        return _under_fsdp(said, grid, batch, strategies, node_devices=node_devices)
     if tp > 1 or cp > 1:
         raise DataError(
             f"tensor parallelism {tp} x context parallelism {cp} without FSDP is not priced here", hint="a launch with FSDP or DeepSpeed"
@@ -278,9 +280,6 @@ def _under_deepspeed(said: Arguments, grid: Grid, batch: int, *, model: Model) -
     ):
         if ours in said:
             settings.setdefault(its, said[ours])
-    optimizer = settings.get("optimizer.type", "AdamW")
-    if optimizer.lower() not in ("adam", "adamw", "fusedadam", "cpuadam"):
-        raise DataError(f"optimizer.type {optimizer[:40]}: its states are not priced here", hint="AdamW")
     sizes = {
         "train-micro-batch-size-per-gpu": str(grid.microbatch),
         "train-batch-size": str(batch),
@@ -293,29 +292,13 @@ def _under_deepspeed(said: Arguments, grid: Grid, batch: int, *, model: Model) -
     return Placed(grid=grid, batch=batch, runtime=OF_TRANSFORMERS, deepspeed=True, arguments=settings)
 
 
-_STAGES: Final = MappingProxyType(
-    {
-        **dict.fromkeys(("full_shard", "1", "true", "hybrid_shard", "4"), 3),
-        **dict.fromkeys(("shard_grad_op", "2", "false", "hybrid_shard_zero2", "_hybrid_shard_zero2", "5"), 2),
-        **dict.fromkeys(("no_shard", "3"), 0),
-    }
-)
-"""Strategy of FSDP 1, or whether FSDP 2 frees parameters after forward -> stage of ZeRO."""
-_NODE: Final = 8
-
-
-def _under_fsdp(said: Arguments, grid: Grid, batch: int, words: list[str]) -> Placed:
+def _under_fsdp(said: Arguments, grid: Grid, batch: int, words: list[str], *, node_devices: int) -> Placed:
     kept = said.get("fsdp.reshard-after-forward", "true")
-    named = next((word for word in words if word in _STAGES), said.get("fsdp.sharding-strategy", kept).lower())
-    if named not in _STAGES:
-        raise DataError(f"FSDP's sharding strategy {named[:40]!r} is not known here", hint="full_shard, shard_grad_op or hybrid_shard")
-    zero, notes = _STAGES[named] if grid.dp * grid.cp > 1 else 0, []
-    shard, replicate = 0, count(said, "dp-replicate", 1)
-    if replicate > 1:
-        shard = grid.dp // replicate * grid.cp
-    elif "hybrid" in named and grid.dp > _NODE:
-        shard = _NODE
-        notes.append(f"assumed: {named} shards over the {_NODE} devices of a node")
+    named = next((word for word in words if word in STRATEGIES), said.get("fsdp.sharding-strategy", kept))
+    # FSDP shards over context parallelism too.
+    shards = count(said, "dp-shard") * grid.cp
+    found = sharding(named, replicas=grid.dp * grid.cp, replicate=count(said, "dp-replicate", 1), node_devices=node_devices, shards=shards)
+    zero, shard, notes = found.zero, found.shard, list(found.notes)
     offload = "offload" in words or on(said, "fsdp.offload-params")
     if offload or grid.ulysses > 1 or grid.devices == 1:
         if grid.cp > grid.ulysses or grid.tp > 1:
@@ -344,7 +327,15 @@ def _precision(said: Arguments, placed: Placed, *, adapters: bool) -> str:
     return "tf32" if on(said, "tf32") else "fp32"
 
 
-_EIGHT_BIT: Final = ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "adamw_torch_8bit", "paged_adamw_8_bit", "pagedadamw8bit")
+_EIGHT_BIT: Final = (
+    "adamw_bnb_8bit",
+    "adamw_8bit",
+    "paged_adamw_8bit",
+    "adamw_torch_8bit",
+    "paged_adamw_8_bit",
+    "pagedadamw8bit",
+    "adamw8bit",
+)
 _ADAM: Final = (
     *("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw", "adam", "paged_adamw", "paged_adamw_32bit"),
     *("adamw_torch_xla", "adamw_torch_npu_fused", "adamwscheduleradapter"),
@@ -360,7 +351,7 @@ def _options(said: Arguments, placed: Placed) -> Arguments:
     name = said.get("optim", "adamw_torch").lower()
     if name not in (*_ADAM, *_EIGHT_BIT):
         raise DataError(f"optimizer {name[:40]}: its states are not priced here", hint="AdamW with states of 32 or 8 bits")
-    found = dict(placed.arguments)
+    found = {**placed.arguments, **linear_loss(said)}
     if placed.runtime == FSDP:
         found |= {"compile.enable": "true"} if on(said, "torch-compile") else {}
         pure = said.get("weights") == "bf16" and not any(on(said, one) for one in ("bf16", "fp16")) and not said.get("mixed-precision")

@@ -14,6 +14,7 @@ from shardwright.launch_files.deepspeed import IGNORED as OF_DEEPSPEED
 from shardwright.launch_files.deepspeed import UNDERSTOOD as DEEPSPEED_SETTINGS
 from shardwright.launch_files.deepspeed import UNMODELLED as DEEPSPEED_UNMODELLED
 from shardwright.launch_files.launch import by_name
+from shardwright.launch_files.linear_losses import UNDERSTOOD as OF_LOSSES
 from shardwright.launch_files.refusals import Refusal, refused
 
 UNDERSTOOD: Final[Mapping[str, str]] = MappingProxyType(
@@ -46,6 +47,7 @@ UNDERSTOOD: Final[Mapping[str, str]] = MappingProxyType(
         "lora-target": "products with adapters",
         "attention": "kernel of attention, as the planner has it",
         "torch-compile": "sets kernels",
+        **OF_LOSSES,
         "tensor-parallel": "tp",
         "context-parallel": "cp",
         "context-method": "ring or gather of cp",
@@ -77,6 +79,8 @@ CANONICAL: Final[Mapping[str, str]] = MappingProxyType(
         "parallelism-config.parallelism-config-cp-comm-strategy": "context-method",
         "parallelism-config.parallelism-config-sp-size": "ulysses",
         "dynamo-config.dynamo-backend": "torch-compile",
+        "use-liger-kernel": "liger-loss",
+        "liger-kernel-config.fused-linear-cross-entropy": "liger-in-loss",
         **{
             f"fsdp-config.{prefix}{name}": f"fsdp.{name}"
             for prefix in ("fsdp-", "")
@@ -156,7 +160,7 @@ UNMODELLED: Final[Mapping[str, str]] = MappingProxyType(
                     "fsdp-config.fsdp-backward-prefetch fsdp-config.backward-prefetch fsdp-config.fsdp-backward-prefetch-policy "
                     "fsdp-config.fsdp-forward-prefetch fsdp-config.forward-prefetch"
                 ),
-                "Liger's fused norms and its loss in parts, which take less time and memory": ("use-liger-kernel liger-kernel-config.*"),
+                "Liger's fused kernels": "liger-kernel-config.*",
                 "noise on embeddings": "neftune-noise-alpha",
                 "how the compiler is called": "torch-compile-mode torch-compile-backend",
                 "the cache of the allocator is emptied now and then": "torch-empty-cache-steps",

@@ -15,9 +15,10 @@ from shardwright.errors import DataError
 from shardwright.launch_files.adapters import adapters_of
 from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
 from shardwright.launch_files.degrees import replicas
+from shardwright.launch_files.dialects import attention_backend
 from shardwright.launch_files.launch import Launch, Written, by_name, count
 from shardwright.launch_files.megatron import MegatronReader
-from shardwright.launch_files.refusals import OFF, refuse, refused
+from shardwright.launch_files.refusals import OFF, OPTIMIZER, refuse, refused
 from shardwright.launch_files.trainer import TrainerReader, Words, on, trainer_settings
 from shardwright.launch_files.transformers_trainer import normal
 from shardwright.lazy_dataclass import dataclass
@@ -126,6 +127,7 @@ _OF_RL: Final = by_name(
 _OF_FSDP: Final = MappingProxyType(
     {
         f"{_A}fsdp-config.model-dtype": "weights",
+        f"{_A}optim.optimizer": "optim",
         f"{_A}fsdp-config.fsdp-size": "fsdp-size",
         f"{_A}fsdp-config.reshard-after-forward": "fsdp.reshard-after-forward",
         f"{_A}fsdp-config.offload-policy": "fsdp.offload-params",
@@ -221,6 +223,7 @@ _TUNING: Final = TrainerReader(
                 "ulysses-sequence-parallel-size": "ulysses",
                 "model.enable-gradient-checkpointing": "gradient-checkpointing",
                 "model.fsdp-config.model-dtype": "weights",
+                "optim.optimizer": "optim",
                 "model.fsdp-config.cpu-offload": "fsdp.offload-params",
                 "model.fsdp-config.offload-params": "fsdp.offload-params",
                 "model.lora-rank": "lora-rank",
@@ -265,7 +268,7 @@ _CORE_RENAMED: Final = MappingProxyType(
 )
 _CORE_REST: Final = frozenset(
     {
-        *("apply-rope-fusion", "gradient-accumulation-fusion", "attention-backend", "use-mbridge", "vanilla-mbridge", "load-weight"),
+        *("apply-rope-fusion", "gradient-accumulation-fusion", "use-mbridge", "vanilla-mbridge", "load-weight"),
         *("use-dist-checkpointing", "dist-checkpointing-path", "dist-checkpointing-prefix", "seed", "use-remove-padding", "dtype"),
         *("bias-activation-fusion", "bias-dropout-fusion", "masked-softmax-fusion", "deallocate-pipeline-outputs", "persist-layer-norm"),
         *("forward-only", "moe-aux-loss-coeff", "moe-z-loss-coeff", "moe-router-bias-update-rate", "overlap-cpu-optimizer-d2h-h2d"),
@@ -282,6 +285,8 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     if not section or "override-" in name.removeprefix(section):
         return None
     short = name.removeprefix(section)
+    if short == "attention-backend":
+        return attention_backend(value)
     if short in _CORE_REST or short in ("param-offload", "grad-offload", "optimizer-offload"):
         return ()
     return ((_CORE_RENAMED.get(short, short), value.strip("[]").replace("'", "").replace('"', "").replace(",", " ")),)
@@ -296,6 +301,7 @@ _CORE: Final = MegatronReader(
             "hidden-dropout": "0",
             "bf16": "true",
             "sequence-parallel": "true",
+            "attention-backend": "flash",
             "use-distributed-optimizer": "true",
             "moe-token-dispatcher-type": "alltoall",
         }
@@ -347,7 +353,7 @@ class VerlReader:
         )
         if not core:
             return _FSDP.read(written, model=model, devices=devices, runtime=runtime)
-        refuse(said, _REFUSED)
+        refuse(said, {**_REFUSED, f"{_A}optim.optimizer": OPTIMIZER})
         return _on_megatron(written, model=model, devices=devices, runtime=_CORE.runtime if runtime in ("", self.runtime) else runtime)
 
 

@@ -9,11 +9,12 @@ from shardwright.program.shard_rules import shard_rules
 from shardwright.schedules.grid_order import order_violations
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.rules import SCHEDULES, GridFacts, violations
+from shardwright.strategy.grid.rules import SCHEDULES, GridFacts, unlike_chunks, violations
 from shardwright.strategy.grid.runnable import unrunnable
 from shardwright.strategy.plan.order import Named
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check import verify
+from shardwright.strategy.verify.coverage import stage_pieces
 from shardwright.strategy.violation import Violation
 
 
@@ -60,6 +61,7 @@ def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
     yield from verify(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
     yield from _shard_violations(problem, plan)
     yield from _filled(problem, plan)
+    yield from _layers_of_stages(problem, plan)
     if not problem.runtime.optimizer_offload and any(percent for rule in plan.shards for _, percent in rule.host):
         yield Violation(
             rule="runtime.offload",
@@ -81,6 +83,27 @@ def _filled(problem: Problem, plan: Plan) -> Iterator[Violation]:
                     hint="more microbatches, fewer stages, or the order as a table",
                     path=f"lane {lane.name}",
                 )
+
+
+def _layers_of_stages(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    """Stages of unlike layers, where the runtime has no argument for them."""
+    runtime = problem.runtime
+    for lane in plan.lanes if runtime.equal_stages or runtime.equal_between else ():
+        pieces, broken = stage_pieces(lane, model=problem.model)
+        if broken:
+            continue
+        blocks, runs = problem.model.blocks, problem.model.runs
+        chunks = tuple(sum(one.count for one in stage if blocks[runs[one.run].block].is_layer) for stage in pieces)
+        inside = any(one.operator and blocks[runs[one.run].block].is_layer for stage in pieces for one in stage)
+        ranks = len({stage.base for stage in lane.stages})
+        unlike = 2 if inside or len(chunks) % ranks else unlike_chunks(chunks, ranks=ranks)
+        if unlike > 1 - runtime.equal_stages:
+            yield Violation(
+                rule="runtime.layers",
+                message=f"stages of {', '.join(map(str, chunks))[:60]} layers, which {runtime.name} has no argument for",
+                hint="stages of as many layers each, or a runtime with a layout: megatron-core-0.12",
+                path=f"lane {lane.name}",
+            )
 
 
 def _shard_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:

@@ -8,7 +8,7 @@ from shardwright.dtype import Dtype
 from shardwright.runtime import megatron_lm
 from shardwright.runtime.facts import derive, named, read, runtime, stated
 from shardwright.runtime.options import offered
-from shardwright.runtime.pytorch import ALLOCATOR, CUBLAS, LAUNCH_BLOCKING, MOMENTS
+from shardwright.runtime.pytorch import ALLOCATOR, CUBLAS, LAUNCH_BLOCKING, LINEAR_LOSSES, MOMENTS
 from shardwright.runtime.runtime import (
     AttentionKernel,
     ElementKernels,
@@ -159,7 +159,7 @@ V0_16: Final = runtime(
         off="capture routing_on_host router_kernels fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
         "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts "
         "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors "
-        "kept_outputs host_outputs activation_offload logits_parts experts_split_as_layers plain_p2p_blocks fills_pipeline "
+        "kept_outputs host_outputs activation_offload logits_parts linear_loss experts_split_as_layers plain_p2p_blocks fills_pipeline "
         "ties_experts equal_stages equal_between "
         "checkpoints_on_host parameters_on_host hybrid_dispatch launches_block",
         note="eager; experts have a fixed capacity",
@@ -180,6 +180,7 @@ V0_16: Final = runtime(
             "kernels", "compiled", "compile.enabled: true", stated(_CONFIG, element_kernels=ElementKernels.COMPILED, note="torch.compile")
         ),
         *MOMENTS,
+        *LINEAR_LOSSES,
         *_offloads(0, 1, 2, 3),
     ),
 )

@@ -132,7 +132,7 @@ RUNTIME: Final = runtime(
     read(
         f"{_TREE}/configs/base.yml",
         on="fused_loss",
-        off="logits_blocks_bytes split_logits_bytes loss_bytes",
+        off="logits_blocks_bytes split_logits_bytes loss_bytes linear_loss",
         logits_bytes=4,
         embedding_gradient_bytes=2,
         note="logits_dot_in_fp32 false: logits, their gradient and weight gradients are products in bf16; the fp32 steps of "

@@ -328,7 +328,8 @@ V0_12: Final = runtime(
         on="routing_on_host",
         off="capture fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
         "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors "
-        "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts kept_outputs host_outputs logits_parts",
+        "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts kept_outputs host_outputs logits_parts "
+        "linear_loss",
         note="cuda_graph_scope is empty; the dropless dispatcher copies tokens_per_expert to the host",
     ),
     stated(

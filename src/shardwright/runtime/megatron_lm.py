@@ -102,7 +102,7 @@ Y2021: Final = runtime(
         off="capture routing_on_host router_kernels fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
         "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts "
         "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors "
-        "kept_outputs host_outputs activation_offload logits_parts experts_split_as_layers plain_p2p_blocks fills_pipeline "
+        "kept_outputs host_outputs activation_offload logits_parts linear_loss experts_split_as_layers plain_p2p_blocks fills_pipeline "
         "ties_experts equal_stages equal_between "
         "checkpoints_on_host parameters_on_host hybrid_dispatch launches_block "
         "host_gradient_bytes host_buffer_percent",

@@ -7,8 +7,8 @@ A runtime is then a framework's version and options, as text ``megatron-core-0.1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -31,6 +31,7 @@ class Option:
             both priced, and none is better in every plan. along: a plan that cuts nothing along these axes of a grid does not tell its
             values apart; empty = every plan does.
         of_device: its values are kernels by the names that devices have them by; not every device has all.
+        vendors: value -> whose accelerators run it, of values that are of some vendors alone; a user's own accelerator may run any.
     """
 
     name: str
@@ -40,12 +41,19 @@ class Option:
     searched: tuple[str, ...] = ()
     along: tuple[str, ...] = ()
     of_device: bool = False
+    vendors: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-def _switch(name: str, about: str, *, numerics: bool = False) -> Option:
-    return Option(name=name, about=about, values={"on": "yes", "off": "no"}, numerics=numerics)
+def _switch(name: str, about: str, *, numerics: bool = False, vendors: frozenset[str] = frozenset()) -> Option:
+    """A switch; `vendors`: whose accelerators can have it on, where not all can."""
+    of_on = {"on": vendors} if vendors else {}
+    return Option(name=name, about=about, values={"on": "yes", "off": "no"}, numerics=numerics, vendors=of_on)
 
 
+NVIDIA: Final = frozenset({"NVIDIA"})
+"""CUDA's own: userbuffers of Transformer Engine, DeepEP and HybridEP, cuDNN, and what CUDA_ variables set."""
+CUDA_AND_ROCM: Final = frozenset({"NVIDIA", "AMD"})
+"""What is compiled for CUDA and for ROCm: Transformer Engine's Triton kernels, and collectives that MSCCL runs."""
 OPTIONS: Final = (
     Option(
         name="transformer",
@@ -69,7 +77,7 @@ OPTIONS: Final = (
         },
         of_device=True,
     ),
-    _switch("fp8_attention", "the attention core multiplies in 8 bits where the job computes in 8 or 4", numerics=True),
+    _switch("fp8_attention", "the attention core multiplies in 8 bits where the job computes in 8 or 4", numerics=True, vendors=NVIDIA),
     Option(
         name="loss",
         about="cross-entropy",
@@ -78,11 +86,24 @@ OPTIONS: Final = (
             "native": "compiled in parts",
             "te": "Transformer Engine's kernel, in place",
         },
+        vendors={"te": CUDA_AND_ROCM},
     ),
     Option(
         name="logits_parts",
         about="parts of a microbatch whose logits are made, and made again in backward, one after another",
         values={"1": "all at once", **{str(n): f"{n} parts" for n in (2, 4, 8, 16, 32)}},
+    ),
+    Option(
+        name="linear_loss",
+        about="the head's product and the loss as one operator over parts of a microbatch's tokens",
+        values={
+            "off": "logits of all tokens at once",
+            "liger": "Liger's fused linear cross-entropy: a part's gradient replaces its logits",
+            "cut": "Cut Cross-Entropy: logits stay in registers, and are made again in backward",
+            "chunked": "torchtune's LinearCrossEntropyLoss: eight parts under autograd",
+        },
+        numerics=True,
+        vendors={"liger": CUDA_AND_ROCM, "cut": CUDA_AND_ROCM},
     ),
     _switch("wgrad_fusion", "weight gradients are added up in the epilogue of their GEMM"),
     Option(
@@ -96,6 +117,7 @@ OPTIONS: Final = (
         },
         searched=("dgrad", "userbuffers", "async"),
         along=("tp",),
+        vendors={"userbuffers": NVIDIA},
     ),
     Option(
         name="collectives",
@@ -104,8 +126,9 @@ OPTIONS: Final = (
             "library": "those of the library itself",
             "synthesised": "schedules made for the group too: trees, forests, late members (MSCCL)",
         },
+        vendors={"synthesised": CUDA_AND_ROCM},
     ),
-    _switch("launch_blocking", "each kernel is waited for before the next is launched (CUDA_LAUNCH_BLOCKING=1)"),
+    _switch("launch_blocking", "each kernel is waited for before the next is launched (CUDA_LAUNCH_BLOCKING=1)", vendors=NVIDIA),
     _switch("tp_timers", "timers round collectives of tensor parallelism wait for the device"),
     _switch("grad_overlap", "gradients are reduced beside backward"),
     _switch("param_overlap", "parameters are gathered beside compute"),
@@ -150,6 +173,7 @@ OPTIONS: Final = (
             "hybridep": "the same by HybridEP",
         },
         searched=("alltoall", "flex"),
+        vendors={"flex": NVIDIA, "hybridep": NVIDIA},
     ),
     Option(
         name="dispatch_dtype",
@@ -195,7 +219,7 @@ OPTIONS: Final = (
         values={"each": "a kernel, and its operands' quantisation, for each expert", "fused": "one kernel for all"},
     ),
     _switch("router_fusion", "scores, choice of experts and auxiliary losses are fused kernels"),
-    _switch("permute_fusion", "tokens are permuted by one kernel"),
+    _switch("permute_fusion", "tokens are permuted by one kernel", vendors=CUDA_AND_ROCM),
     Option(
         name="graphs",
         about="what captured graphs replay without the host",
@@ -285,21 +309,63 @@ def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
     return {name: tuple(offer.value for offer in runtime.offers if offer.option == name) for name in names}
 
 
-def on_devices(runtime: Runtime, *, kernels: frozenset[str], called: str) -> Runtime:
-    """`runtime` without the offers of kernels that its devices do not have; the same object where they have all.
+def on_devices(
+    runtime: Runtime, *, kernels: frozenset[str], called: str, vendors: Mapping[str, str], said: Mapping[str, str] = MappingProxyType({})
+) -> Runtime:
+    """`runtime` without the offers that its devices cannot have; the same object where they have all.
+
+    What the framework does by itself and the devices cannot is done as by the value before it in the vocabulary: there the runtime's own
+    value is another one.
 
     Args:
-        kernels: names of the kernels that every device has. called: the devices, for messages.
+        kernels: names of the kernels that every device has; called: a device with the fewest. vendors: of the devices, those that are
+            known -> a device of each. said: options that are asked for, those that the framework has by itself among them.
 
     Raises:
-        RuntimeModelError: an option of the runtime is set to such a kernel.
+        RuntimeModelError: an option of the runtime is set to what they cannot have, or asked for at that.
     """
-    lacking = tuple(offer for offer in runtime.offers if BY_NAME[offer.option].of_device and offer.value not in kernels)
+    lacking = tuple(offer for offer in runtime.offers if not _is_on_devices(offer, kernels=kernels, vendors=vendors))
+    if not lacking:
+        return runtime
     for offer in lacking:
-        if (offer.option, offer.value) in runtime.options:
+        if offer.value in (dict(runtime.options).get(offer.option), said.get(offer.option)):
             known = " or ".join(f"{o.option}={o.value}" for o in runtime.offers if o.option == offer.option and o not in lacking)
-            raise RuntimeModelError(f"{called} has no kernel for {offer.option}={offer.value}", hint=known or f"leave {offer.option} out")
-    return replace(runtime, offers=tuple(offer for offer in runtime.offers if offer not in lacking)) if lacking else runtime
+            of_vendor = BY_NAME[offer.option].vendors.get(offer.value, frozenset(vendors))
+            other = next((device for vendor, device in vendors.items() if vendor not in of_vendor), "")
+            lack = f"{other} cannot run" if other else f"{called} has no kernel for"
+            raise RuntimeModelError(f"{lack} {offer.option}={offer.value}", hint=known or f"leave {offer.option} out")
+    left = replace(runtime, offers=tuple(offer for offer in runtime.offers if offer not in lacking))
+    return _without_own(left, tuple(offer for offer in lacking if not BY_NAME[offer.option].of_device))
+
+
+def _is_on_devices(offer: Offer, *, kernels: frozenset[str], vendors: Collection[str]) -> bool:
+    option = BY_NAME[offer.option]
+    if option.of_device and offer.value not in kernels:
+        return False
+    return offer.value not in option.vendors or option.vendors[offer.value].issuperset(vendors)
+
+
+def _without_own(runtime: Runtime, lacking: Iterable[Offer]) -> Runtime:
+    """`runtime` with other values of its own in place of those that its devices cannot have."""
+    own, facts = dict(runtime.own), {fact.field: fact for fact in runtime.facts}
+    values: dict[str, object] = {}
+    set_here = dict(runtime.options)
+    for offer in lacking:
+        places = list(BY_NAME[offer.option].values)
+        left = [one for one in runtime.offers if one.option == offer.option]
+        if own.get(offer.option) != offer.value or not left:
+            continue
+        before = [one for one in left if places.index(one.value) < places.index(offer.value)] or left
+        instead = max(before, key=lambda one: places.index(one.value))
+        own[offer.option] = instead.value
+        if offer.option not in set_here:
+            values |= dict(instead.values)
+            facts |= {fact.field: fact for fact in instead.facts}
+    if own == dict(runtime.own):
+        return runtime
+    options = tuple(pair for pair in runtime.options if own.get(pair[0]) != pair[1])
+    name = " ".join([runtime.base or runtime.name, *(f"{option}={value}" for option, value in options)])
+    return replace(runtime, **values, own=tuple(own.items()), facts=tuple(facts.values()), options=options, name=name)  # type: ignore[arg-type]
 
 
 def ordered(options: Iterable[tuple[str, Value]]) -> tuple[tuple[str, Value], ...]:
@@ -325,8 +391,8 @@ def chosen(runtime: Runtime, given: Iterable[tuple[str, str]]) -> Runtime:
         return runtime
     values: dict[str, object] = {}
     for offer in changes:
-        for field, setting in offer.values:
-            if values.setdefault(field, setting) != setting:
+        for changed, setting in offer.values:
+            if values.setdefault(changed, setting) != setting:
                 raise RuntimeModelError(
                     f"option {offer.option}={offer.value} contradicts another one of {', '.join(c.option for c in changes)}",
                     hint="leave one of them out",

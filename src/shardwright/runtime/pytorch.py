@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime.facts import read, stated
 from shardwright.runtime.options import offered
-from shardwright.runtime.runtime import TpOverlap
+from shardwright.runtime.runtime import LinearLoss, TpOverlap
 from shardwright.units import MIB
 
 ALLOCATOR: Final = stated(
@@ -56,6 +56,45 @@ LAUNCH_BLOCKING: Final = (
     ),
     offered("launch_blocking", "off", "", stated(_ENVIRONMENT, off="launches_block", note="launches return at once by default")),
 )
+_LIGER: Final = "https://github.com/linkedin/Liger-Kernel/blob/00eba634c2e9b5f05badbfb67e9b0a4caba301a2/src/liger_kernel/ops/fused_linear_cross_entropy.py"
+_CUT: Final = "https://github.com/apple/ml-cross-entropy"
+_CHUNKED: Final = (
+    "https://github.com/pytorch/torchtune/blob/02b12d36215937b7e1671d05ca9053abb857283e/torchtune/modules/loss/cross_entropy_loss.py"
+)
+LINEAR_LOSSES: Final = (
+    offered("linear_loss", "off", "", stated(_LIGER, off="linear_loss", note="the loss reads the logits that the model made")),
+    offered(
+        "linear_loss",
+        "liger",
+        "linear_loss: liger",
+        read(
+            _LIGER,
+            linear_loss=LinearLoss.LIGER,
+            note="fused_linear_cross_entropy_forward: the next power of two of BT / ceil(V / H) tokens a part; the kernel reads a part's "
+            "logits twice and writes their gradient in their place; gradients of input and weight are made in forward. That the smaller "
+            "products take longer, and each adds to the weight's gradient, is not counted",
+        ),
+    ),
+    offered(
+        "linear_loss",
+        "cut",
+        "linear_loss: cut",
+        stated(_CUT, linear_loss=LinearLoss.CUT, note="linear_cross_entropy: no logits in memory; backward makes them again; from memory"),
+    ),
+    offered(
+        "linear_loss",
+        "chunked",
+        "linear_loss: chunked",
+        read(
+            _CHUNKED,
+            linear_loss=LinearLoss.CHUNKED,
+            note="num_output_chunks 8: F.cross_entropy of a part's logits.float(). Eager autograd keeps each part's log-softmax (4 bytes), "
+            "and the backward of one part makes two fp32 copies and one in bf16 (10); compiled, bf16 logits are kept (2), and one part's "
+            "gradient made (2)",
+        ),
+    ),
+)
+"""Losses that Transformers' models and torchtune's take with the head, whatever shards them."""
 _EIGHT_BIT: Final = "https://huggingface.co/docs/bitsandbytes/main/en/optimizers"
 MOMENTS: Final = (
     offered(

@@ -96,9 +96,10 @@ def load_runtime(text: str) -> Runtime:
     return _with_options(known, tuple(words[1:]))
 
 
-def options_said(text: str) -> frozenset[str]:
-    """Names of the options behind the name of a runtime."""
-    return frozenset(word.partition("=")[0] for word in text.lower().split()[1:])
+def options_said(text: str) -> dict[str, str]:
+    """The options behind the name of a runtime, at their values, those that it has by itself among them."""
+    pairs = (word.partition("=") for word in text.lower().split()[1:])
+    return {name: value for name, _, value in pairs}
 
 
 @cache

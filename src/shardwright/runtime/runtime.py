@@ -73,6 +73,20 @@ class Capture(StrEnum):
     ITERATION = "iteration"
 
 
+class LinearLoss(StrEnum):
+    """How the head's product and the loss are one operator over parts of a microbatch's tokens, so that the logits of all are never there.
+
+    NONE: they are two. LIGER: each part's gradient replaces its logits at once, and a part is so small that its logits take about as much
+    as the hidden states of all tokens (`cost.logits.liger_tokens`). CUT: logits stay in a kernel's registers, and are made again in
+    backward. CHUNKED: eight parts under autograd, which keeps what the loss of each reads in backward.
+    """
+
+    NONE = "none"
+    LIGER = "liger"
+    CUT = "cut"
+    CHUNKED = "chunked"
+
+
 class Scaling(StrEnum):
     """What has a scale of its own in an operand of 8-bit products, and when it is known.
 
@@ -187,6 +201,7 @@ class Runtime:
         logits_blocks_bytes: bytes an element of all blocks that the allocator makes for them: a block made for an earlier, smaller copy
             serves no later, larger one. 0 = logits_bytes.
         logits_parts: parts of a microbatch's tokens whose logits are made, and made again in backward, one after another; 0 = all at once.
+        linear_loss: see LinearLoss; what it says stands before logits_bytes, loss_bytes and logits_parts.
         split_logits_bytes: bytes an element more where the vocabulary is split over devices.
         embedding_gradient_bytes: bytes an element of the temporary that the embedding's or head's weight gradient takes.
         workspace_bytes: workspaces of the GEMM library, allocated with everything else.
@@ -302,6 +317,7 @@ class Runtime:
     logits_blocks_bytes: int = 0
     split_logits_bytes: int = 0
     logits_parts: int = 0
+    linear_loss: LinearLoss = LinearLoss.NONE
     adds_gradients: bool = False
     rebuilds_norms: bool = False
     rebuilds_expert_activation: bool = False

@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime.facts import derive, named, read, runtime, stated
 from shardwright.runtime.options import offered
-from shardwright.runtime.pytorch import ALLOCATOR, COLLECTIVES, CUBLAS, FILLED, MOMENTS, NCCL
+from shardwright.runtime.pytorch import ALLOCATOR, COLLECTIVES, CUBLAS, FILLED, LINEAR_LOSSES, MOMENTS, NCCL
 from shardwright.runtime.runtime import (
     AttentionKernel,
     ElementKernels,
@@ -55,6 +55,7 @@ _MIXED: Final = "https://docs.pytorch.org/docs/2.9/distributed.fsdp.fully_shard.
 _ALL_OFFER: Final = (
     *COLLECTIVES,
     *MOMENTS,
+    *LINEAR_LOSSES,
     offered(
         "grad_dtype",
         "fp32",
@@ -195,7 +196,7 @@ V0_2: Final = runtime(
         off="capture routing_on_host router_kernels fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
         "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts "
         "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors "
-        "kept_outputs host_outputs activation_offload logits_parts experts_split_as_layers plain_p2p_blocks "
+        "kept_outputs host_outputs activation_offload logits_parts linear_loss experts_split_as_layers plain_p2p_blocks "
         "ties_experts equal_stages equal_between "
         "checkpoints_on_host parameters_on_host hybrid_dispatch launches_block "
         "host_gradient_bytes host_buffer_percent",

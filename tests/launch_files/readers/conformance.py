@@ -66,6 +66,7 @@ class Conformance:
             job = (found.seq_len, found.global_batch, found.precision)
             assert job == case.job, (case.files[0][0], job)
             assert (found.runtime, found.train) == (case.runtime, case.train), (found.runtime, found.train)
+            assert not found.refused, found.refused
 
     def test_what_is_not_understood_is_told(self) -> None:
         for case in self.cases:

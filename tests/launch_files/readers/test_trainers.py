@@ -225,7 +225,7 @@ class TestAxolotl(Conformance):
             ),
             model=LLAMA,
             devices=16,
-            strategy="tp2 sp cp2 cp-gather dp4 mbs1 zero3 shard4 recompute=none order=tp-cp-ep-dp-pp kernels=eager",
+            strategy="tp2 cp2 cp-gather dp4 mbs1 zero3 shard4 recompute=none order=tp-cp-ep-dp-pp kernels=eager",
             job=(16384, 4, "bf16"),
             runtime=FSDP,
         ),
@@ -244,7 +244,7 @@ class TestAxolotl(Conformance):
             job=(2048, 8, "bf16"),
             runtime=DDP,
             train="lora:r16",
-            told=frozenset({"plugins", "liger-rms-norm"}),
+            told=frozenset({"liger-rms-norm"}),
             assumed=("zero2.json is the framework's own", "counted at its full 2048 tokens", "bf16 auto"),
         ),
     )
@@ -303,7 +303,8 @@ class TestSwift(Conformance):
             ),
             model="qwen3-30b-a3b",
             devices=8,
-            strategy="ep4 pp2 dp4 mbs1 zero1 recompute=full schedule=1f1b order=tp-cp-ep-dp-pp grad_overlap=off param_overlap=off",
+            strategy="ep4 pp2 dp4 mbs1 zero1 recompute=full schedule=1f1b order=tp-cp-ep-dp-pp attention=flash-2 "
+            "loss=native grad_overlap=off param_overlap=off",
             job=(8192, 32, "bf16"),
             runtime="megatron-core-0.12",
             assumed=("expert-tensor-parallel-size 1", "use-distributed-optimizer true"),

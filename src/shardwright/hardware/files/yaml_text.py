@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
 from shardwright.errors import ClusterError
+from shardwright.hardware.files.yaml_expansion import require_small
 
 MAX_BYTES: Final = 262_144
-MAX_EVENTS: Final = 40_000
-MAX_DEPTH: Final = 16
+_MERGE: Final = "tag:yaml.org,2002:merge"
 CLUSTER_FILE: Final = "cluster file"
 
 # What PyYAML's scanner and constructors let through on hostile text: bad dates, huge integers, odd tags.
@@ -20,20 +19,46 @@ _REFUSED: Final = (yaml.YAMLError, ValueError, OverflowError, TypeError, LookupE
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice."""
+    """SafeLoader that refuses a key given twice, and merges mappings by the rules of YAML's merge key."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"key {key.value[:60]!r} is given twice", key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._flat: set[yaml.MappingNode] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace the merge key of `node` by what it names: its own keys come first, then those of the mappings in their order.
+
+        PyYAML's own method lets a merged mapping's merged keys come before its own ones.
+        """
+        if node in self._flat:
+            return
+        self._flat.add(node)
+        _require_distinct(node)
+        merged = [(key, value) for key, value in node.value if key.tag == _MERGE]
+        node.value = [pair for pair in node.value if pair[0].tag != _MERGE]
+        super().flatten_mapping(node)
+        taken = {key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
+        for key, value in merged:
+            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if not isinstance(source, yaml.MappingNode):
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value} names no mapping", key.start_mark)
+                self.flatten_mapping(source)
+                added = [pair for pair in source.value if not (isinstance(pair[0], yaml.ScalarNode) and pair[0].value in taken)]
+                node.value = [*added, *node.value]
+                taken |= {key.value for key, _ in added if isinstance(key, yaml.ScalarNode)}
+
+
+def _require_distinct(node: yaml.MappingNode) -> None:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode):
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key.value[:60]!r} is given twice", key.start_mark)
+            seen.add(key.value)
 
 
 def read_yaml(text: str, *, what: str = CLUSTER_FILE) -> object:
-    """The plain value of `text`: at most 256 KiB, 40,000 nodes, 16 levels, no aliases, no key twice.
+    """The plain value of `text`: at most 256 KiB, 40,000 nodes and 16 levels with aliases written out, no key twice.
 
     Args:
         what: the text is, for messages.
@@ -41,7 +66,7 @@ def read_yaml(text: str, *, what: str = CLUSTER_FILE) -> object:
     if len(text) > MAX_BYTES:
         raise ClusterError(f"{what} of {len(text)} characters", hint=f"at most {MAX_BYTES}")
     try:
-        _bounded(text, what)
+        require_small(yaml.parse(text, Loader=yaml.SafeLoader), what)
         value: object = yaml.load(text, Loader=_Loader)
     except _REFUSED as error:
         raise ClusterError(f"{what} is not YAML: {_problem(error)}", hint="see the example in the documentation") from None
@@ -66,21 +91,6 @@ def read_file(path: Path, *, what: str = CLUSTER_FILE) -> str:
         if isinstance(error, ClusterError):
             raise
         raise ClusterError(f"cannot read {what} {shown!r}", hint="is it a file that you may read?") from None
-
-
-def _bounded(text: str, what: str) -> None:
-    depth = 0
-    for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
-        if count > MAX_EVENTS:
-            raise ClusterError(f"{what} is too long", hint=f"at most {MAX_EVENTS} values")
-        if isinstance(event, yaml.AliasEvent):
-            raise ClusterError(f"{what} uses a YAML alias", hint="write the value out")
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MAX_DEPTH:
-            raise ClusterError(f"{what} is nested too deeply", hint=f"at most {MAX_DEPTH} levels")
 
 
 def _problem(error: Exception) -> str:

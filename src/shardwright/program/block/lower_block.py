@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Final
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.model.gradients import asks_inputs, runs_backward, without_gradient
@@ -24,7 +25,10 @@ from shardwright.program.block.narrow import is_narrow
 from shardwright.program.block.placement import Placing, is_routed
 from shardwright.program.block.saved import output_volume, saved_tensors
 from shardwright.program.block.sizes import Size
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, LinearLoss
+
+LINEAR_LOSS_TRAFFIC: Final = {LinearLoss.LIGER: 6, LinearLoss.CUT: 2}
+"""Bytes a logit of a loss that takes the head's product with it: two reads and a write in 16 bits; or none, counted as a byte each way."""
 
 
 @lru_cache(maxsize=4096)
@@ -153,7 +157,7 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
         loss_bytes=12 if runtime.fused_loss else 24,
         own_sums=runtime.element_kernels is not ElementKernels.FUSED,
         native_loss=runtime.fused_loss,
-        loss_traffic=runtime.loss_bytes,
+        loss_traffic=LINEAR_LOSS_TRAFFIC.get(runtime.linear_loss, runtime.loss_bytes),
         eager=runtime.element_kernels is ElementKernels.EAGER,
         fused_chains=runtime.fused_chains,
         fp32_norms=runtime.fp32_norms,

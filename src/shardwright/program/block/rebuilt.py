@@ -15,7 +15,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.program.block.placement import is_routed
 from shardwright.program.same import Same
-from shardwright.runtime.runtime import FullRecompute, Runtime
+from shardwright.runtime.runtime import FullRecompute, LinearLoss, Runtime
 
 _ENDS: Final = (OperatorClass.EMBED, OperatorClass.HEAD)
 
@@ -41,7 +41,7 @@ def rebuilt(operators: tuple[Operator, ...], runtime: Runtime) -> Rebuilt:
 def _rebuilt(known: Same[tuple[Operator, ...]], under: Same[Runtime]) -> Rebuilt:
     operators, runtime = known.value, under.value
     parts = [_outputs(_convolutions(operators))]
-    if runtime.logits_parts > 1:
+    if runtime.logits_parts > 1 or runtime.linear_loss is LinearLoss.CUT:
         parts.append(
             Rebuilt(again=frozenset(o.name for o in operators if o.klass is OperatorClass.HEAD and o.kind is not OperatorKind.NORM))
         )

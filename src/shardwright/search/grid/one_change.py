@@ -58,8 +58,8 @@ def _axes(space: Space, facts: GridFacts, grid: Grid) -> Iterator[tuple[str, Gri
         yield f"mbs{mbs}", replace(grid, microbatch=int(mbs))
     for zero in space.of("zero"):
         yield f"zero{zero}", replace(grid, zero=int(zero), shard=0)
-    for recompute in Recompute:
-        yield f"recompute={recompute.value}", replace(grid, recompute=recompute, recompute_layers=0)
+    for recompute in space.of("recompute"):
+        yield f"recompute={recompute}", replace(grid, recompute=Recompute(str(recompute)), recompute_layers=0)
     for order in space.orders:
         yield f"order={'-'.join(order)}", replace(grid, order=order)
     if grid.offload:

@@ -209,7 +209,7 @@ def _wider(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
 
 
 def _runtimes(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    """The newest release of every other framework that runs on these devices, and newer ones of this."""
+    """The newest release of each framework that runs on these devices, but the one that was asked for; that of the same framework last."""
     vendor = asked.problem.cluster.node.accelerator.vendor
     newest: dict[str, Runtime] = {}
     for name in runtime_names():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, lru_cache, reduce
 from types import FunctionType, MappingProxyType, SimpleNamespace
@@ -300,9 +300,14 @@ def unlike_stages(grid: Grid, *, layers: int) -> int:
     are as if embedding and head were a layer each; 2 = otherwise.
     """
     chunks = chunks_of(grid, layers=layers)
-    if isinstance(chunks, StrategyError) or len(set(chunks)) <= 1:
+    return 0 if isinstance(chunks, StrategyError) else unlike_chunks(chunks, ranks=grid.pp)
+
+
+def unlike_chunks(chunks: Sequence[int], *, ranks: int) -> int:
+    """The same of the layers of chunks that go round so many ranks."""
+    if len(set(chunks)) <= 1:
         return 0
-    stages = [set(chunks[rank :: grid.pp]) for rank in range(grid.pp)]
+    stages = [set(chunks[rank::ranks]) for rank in range(ranks)]
     even = all(len(stage) == 1 for stage in stages) and len(set.union(*stages[1:-1], set())) <= 1
     counted = (chunks[0] + 1, *chunks[1:-1], chunks[-1] + 1)
     return 1 if even or len(set(counted)) == 1 else 2

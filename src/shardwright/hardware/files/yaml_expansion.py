@@ -1,0 +1,92 @@
+"""How large a YAML text is with its aliases written out: bounded before any value is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import yaml
+
+from shardwright.errors import ClusterError
+from shardwright.lazy_dataclass import dataclass
+
+MAX_EVENTS: Final = 40_000
+MAX_DEPTH: Final = 16
+MAX_ALIASES: Final = 1_000
+_ENDS: Final = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
+
+
+@dataclass(slots=True)
+class _Part:
+    """A collection that is being read: the name of its anchor, its nodes and its levels so far, with aliases written out."""
+
+    anchor: str | None
+    nodes: int = 1
+    levels: int = 1
+
+
+def require_small(events: Iterable[yaml.Event], what: str) -> None:
+    """Check that a text has at most `MAX_EVENTS` nodes, `MAX_DEPTH` levels and `MAX_ALIASES` aliases, each alias counted as what it names.
+
+    An alias stands for all of its anchor, so ten lines of ten aliases each name ten billion nodes: sizes are added up, nothing is copied.
+
+    Args:
+        events: of the text, in order. what: the text is, for messages.
+
+    Raises:
+        ClusterError: it has more, an alias names a part that it stands in, or an anchor that is not there.
+    """
+    open_parts: list[_Part] = []
+    sizes: dict[str, tuple[int, int]] = {}
+    aliases = 0
+    for count, event in enumerate(events):
+        if count > MAX_EVENTS:
+            raise ClusterError(f"{what} is too long", hint=f"at most {MAX_EVENTS} values")
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_parts.append(_Part(event.anchor))
+            _require_levels(len(open_parts), what)
+            continue
+        if isinstance(event, _ENDS):
+            part = open_parts.pop()
+            nodes, levels, anchor = part.nodes, part.levels, part.anchor
+        elif isinstance(event, yaml.AliasEvent):
+            aliases += 1
+            nodes, levels = _named(event.anchor, open_parts, sizes, what)
+            anchor = None
+        elif isinstance(event, yaml.ScalarEvent):
+            nodes, levels, anchor = 1, 0, event.anchor
+        else:
+            continue
+        if anchor is not None:
+            sizes[anchor] = (nodes, levels)
+        if aliases > MAX_ALIASES:
+            raise ClusterError(f"{what} has too many YAML aliases", hint=f"at most {MAX_ALIASES}")
+        _add(open_parts, nodes, levels, what)
+
+
+def _named(anchor: str | None, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str) -> tuple[int, int]:
+    """Nodes and levels of the part that an alias names."""
+    anchor = anchor or ""
+    shown = f"{what}: the YAML alias *{anchor[:40]}"
+    if any(part.anchor == anchor for part in open_parts):
+        raise ClusterError(f"{shown} names a part that it stands in", hint="an alias of a part that is complete")
+    if anchor not in sizes:
+        raise ClusterError(f"{shown} names nothing", hint=f"&{anchor[:40]} before the value that it repeats")
+    return sizes[anchor]
+
+
+def _add(open_parts: list[_Part], nodes: int, levels: int, what: str) -> None:
+    """Count a part that is complete in the one around it."""
+    _require_levels(len(open_parts) + levels, what)
+    if not open_parts:
+        return
+    around = open_parts[-1]
+    around.nodes += nodes
+    around.levels = max(around.levels, levels + 1)
+    if around.nodes > MAX_EVENTS:
+        raise ClusterError(f"{what} is too long with its YAML aliases written out", hint=f"at most {MAX_EVENTS} values")
+
+
+def _require_levels(levels: int, what: str) -> None:
+    if levels > MAX_DEPTH:
+        raise ClusterError(f"{what} is nested too deeply", hint=f"at most {MAX_DEPTH} levels")
