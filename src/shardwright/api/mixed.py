@@ -11,6 +11,7 @@ from shardwright.api.simulated import simulated
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.overrides import keep_free
 from shardwright.program.problem import Problem, under
+from shardwright.runtime.registry import options_said
 from shardwright.search.certificate import Certificate
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.frames import Stops, ValuedPart
@@ -72,8 +73,9 @@ def plan_mixed(
 
 
 def choices_for(request: Request, problem: Problem) -> Choices:
-    """What a request pins of the problem's pipelines, or of its grids alone."""
-    return choices_of(request.pins, request.excludes, pipelines=not why_alone(problem), experts=has_experts(problem))
+    """What a request pins of the problem's pipelines, or of its grids alone, and which options it sets with its runtime."""
+    found = choices_of(request.pins, request.excludes, pipelines=not why_alone(problem), experts=has_experts(problem))
+    return replace(found, said=tuple(sorted(options_said(request.runtime))))
 
 
 def goal_of(request: Request) -> Goal:
