@@ -27,6 +27,18 @@ def test_the_answer_is_shown_with_its_gap_and_each_part_alone(capsys: pytest.Cap
         assert words in shown
 
 
+def test_options_that_were_not_searched_are_named_with_the_one_that_gains_most(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(WORDS) == 0
+    shown = capsys.readouterr().out
+    assert "Options that change no numerics and were not searched" in shown
+    assert run([*WORDS, "--runtime", "megatron-core loss=plain", "--pin", "grad_check=on", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    fixed, best = dict(document["unsearched"]["fixed"]), document["unsearched"]["best"]
+    assert fixed["grad_overlap"] == "on"
+    assert {"loss", "grad_check", "tp_overlap"}.isdisjoint(fixed)
+    assert best is None or best["step_time_s"] < document["certificate"]["best_s"]
+
+
 def test_a_file_holds_frames_and_prices_and_checks(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part = json.loads(written.read_text(encoding="utf-8"))["certificate"]["mixed"]
     assert [one["name"] for one in part["alone"]] == ["a100-sxm-40gb", "v100-sxm-16gb"]

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from shardwright.api.grids import plan
+from shardwright.api.mixed import plan_mixed, unsearched_of_mixed
 from shardwright.api.problems import capacity_of, facts_of, problem_of, space_of
 from shardwright.api.unsearched import unsearched_of
 from shardwright.program.problem import under
-from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values
+from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
 from shardwright.search.grid.modules import LADDER
+from shardwright.search.grid.one_change import simulated_change
 from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_grid
 
@@ -45,6 +47,27 @@ def test_the_best_change_is_the_best_of_all(runtime: str) -> None:
     counted = {*dict(left.fixed), *dict(space.options), *LADDER, *OF_EXPERTS, *dict(problem.runtime.options)}
     some = {name for name, values in offered_values(problem.runtime).items() if len(values) > 1 and not BY_NAME[name].numerics}
     assert some <= counted
+
+
+@pytest.mark.parametrize("cluster", ["a100-sxm-40gb:2+v100-sxm-16gb:2", "v100-sxm-16gb:2+a100-sxm-40gb:2"])
+def test_the_best_change_of_a_mixed_plan_is_the_best_of_all(cluster: str) -> None:
+    """Each device has the memory of its own kind, not the least of all."""
+    asked = Request(model="examples/tiny.json", cluster=cluster, seq_len=256, global_batch=16, precision="fp16", top=0)
+    answer = plan_mixed(asked)
+    left, problem = unsearched_of_mixed(answer), problem_of(asked)
+    steps: dict[tuple[str, str], float] = {}
+    for name, value in left.fixed:
+        for other in offered_values(problem.runtime)[name]:
+            if other != value:
+                changed = replace(answer.plan, options=ordered({**dict(answer.plan.options), name: other}.items()))
+                done = simulated_change(problem, changed)
+                steps |= {} if done is None else {(name, other): done.step_time_s}
+    assert len(steps) > 4
+    least = min(steps, key=lambda change: steps[change])
+    if left.best is None:
+        assert steps[least] >= answer.step_time_s * 0.999
+    else:
+        assert (left.best.option, left.best.value, left.best.step_time_s) == (*least, steps[least])
 
 
 def test_what_was_pinned_is_not_told() -> None:

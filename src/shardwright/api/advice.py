@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 from shardwright.api.causes import is_repaired, job_causes
@@ -168,7 +169,7 @@ def _changes(
     found: dict[str, tuple[float, str, Grid]] = {}
     considered = 0
     for text, other in one_change(problem, space, facts, launch.grid):
-        done = simulated_change(problem, other)
+        done = simulated_change(problem, other, capacity=inf)
         if done is None:
             continue
         considered += 1

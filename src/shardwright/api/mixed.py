@@ -11,9 +11,13 @@ from shardwright.api.simulated import simulated
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.overrides import keep_free
 from shardwright.program.problem import Problem, under
+from shardwright.runtime.registry import options_said
+from shardwright.search.answer import Unsearched
 from shardwright.search.certificate import Certificate
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.frames import Stops, ValuedPart
+from shardwright.search.grid.unsearched import unsearched
+from shardwright.search.mixed.alone import AloneSearch, space_alone
 from shardwright.search.mixed.bound import covers, holds
 from shardwright.search.mixed.choices import Choices, choices_of
 from shardwright.search.mixed.find import TOLERANCE, MixedAnswer, find_mixed
@@ -72,9 +76,25 @@ def plan_mixed(
     return replace(answer, simulation=simulated(request, problem, name=NAME, grid=None, plan=answer.plan))
 
 
+def unsearched_of_mixed(answer: MixedAnswer) -> Unsearched:
+    """The options that the search of `answer` left at one value although they change no numerics, and what the best other value of one
+    would gain.
+    """
+    assert answer.simulation is not None
+    request = answer.simulation.request
+    problem = roomy(request, problem_of(request))
+    # The options that are tried are the same in every pool: those of the runtime and of the model.
+    task = AloneSearch(
+        pool=pools_of(problem.cluster)[0], choices=choices_for(request, problem), seconds=inf, stop=None, memory=request.search_memory
+    )
+    space, said = space_alone(problem, task)[1], options_said(request.runtime)
+    return unsearched(problem, space, answer.plan, step_time_s=answer.step_time_s, capacity=None, decided=said)
+
+
 def choices_for(request: Request, problem: Problem) -> Choices:
-    """What a request pins of the problem's pipelines, or of its grids alone."""
-    return choices_of(request.pins, request.excludes, pipelines=not why_alone(problem), experts=has_experts(problem))
+    """What a request pins of the problem's pipelines, or of its grids alone, and which options it sets with its runtime."""
+    found = choices_of(request.pins, request.excludes, pipelines=not why_alone(problem), experts=has_experts(problem))
+    return replace(found, said=tuple(sorted(options_said(request.runtime))))
 
 
 def goal_of(request: Request) -> Goal:

@@ -24,8 +24,7 @@ from shardwright.program.same import one_of_equals
 from shardwright.runtime.options import on_devices
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
 from shardwright.runtime.runtime import Runtime
-from shardwright.search.grid.modules import LADDER, searched_options
-from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space, with_options
+from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, requested, standard_space
 from shardwright.search.request import OBJECTIVES, TOP, Request
 from shardwright.strategy.grid.rules import GridFacts
 
@@ -255,9 +254,11 @@ def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
         raise UsageError(
             "spaces of grids are of uniform clusters", hint="`plan` without --space searches a mixed one, `plan_mixed` in Python"
         )
-    space, said = SPACES[request.space](problem, facts), options_said(request.runtime)
-    searched = [option for option in searched_options(problem) if option[0] not in said]
-    space = with_options(on_all_devices(space) if request.use_all else space, searched)
-    # What is said behind the runtime's name has been decided: sets of modules without it are no members.
-    named = {name: (value,) for name, value in space.runtime_options if name in said and name in LADDER}
-    return restricted(space, pins={**named, **dict(request.pins)}, excludes=dict(request.excludes))
+    space = SPACES[request.space](problem, facts)
+    return requested(
+        on_all_devices(space) if request.use_all else space,
+        problem,
+        said=options_said(request.runtime),
+        pins=dict(request.pins),
+        excludes=dict(request.excludes),
+    )

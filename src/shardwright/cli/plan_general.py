@@ -13,7 +13,7 @@ from rich.console import Group
 from shardwright.api.exact import plan_exact
 from shardwright.api.general import GeneralAnswer, stored_general
 from shardwright.api.joint import plan_joint, unsearched_of_joint
-from shardwright.api.mixed import plan_mixed
+from shardwright.api.mixed import plan_mixed, unsearched_of_mixed
 from shardwright.api.problems import Method, problem_of
 from shardwright.api.robust import plan_robust
 from shardwright.cli import fit, interrupt, screen
@@ -25,9 +25,11 @@ from shardwright.files.faces import filed
 from shardwright.files.stored import document_of, file_text
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_general
+from shardwright.search.answer import Unsearched
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.joint.find import JointAnswer
 from shardwright.search.limit import STOP
+from shardwright.search.mixed.find import MixedAnswer
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation, strategy_text
 from shardwright.search.summary import answer_line, misfit_text
@@ -63,7 +65,7 @@ def plan(
     interrupt.note(waited=answer.waited)
     stored = stored_general(answer)
     document = document_of(stored)
-    left = unsearched_of_joint(answer) if isinstance(answer, JointAnswer) and (as_json or not quiet) and not STOP.is_set() else None
+    left = _unsearched(answer) if (as_json or not quiet) and not STOP.is_set() else None
     if output is not None:
         screen.save(output, file_text(stored, output))
     beside = frameworks_of(stored) + (Beside() if cost is None else cost(stored.simulation))
@@ -78,3 +80,10 @@ def plan(
         shown = render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s, left=left)
         screen.show(Group(shown, *beside.sections))
     raise typer.Exit(interrupt.code() or fit.exit_code(stored.prediction))
+
+
+def _unsearched(answer: GeneralAnswer) -> Unsearched | None:
+    """The options that a search of a joint or mixed space left at one value; None for other searches."""
+    if isinstance(answer, JointAnswer):
+        return unsearched_of_joint(answer)
+    return unsearched_of_mixed(answer) if isinstance(answer, MixedAnswer) else None

@@ -20,6 +20,8 @@ class Frame:
         replicas: least and most in a plan. tp: no stage has a smaller tensor parallel degree. nodes: least and most that a plan fills.
         sharded: plans of which some lane shards gradients or parameters among its own replicas; False = those of which none does.
         alone: of these the plans of one lane; False = those of several.
+        sole: classes of pools (`mixed.shared_layers`) each of which alone holds some layer of every replica; several hold each other
+            layer. None = plans with any such classes.
     """
 
     replicas: tuple[int, int]
@@ -27,13 +29,23 @@ class Frame:
     nodes: tuple[float, float]
     sharded: bool = False
     alone: bool = False
+    sole: tuple[int, ...] | None = None
 
     def text(self) -> str:
         """The frame in words."""
         low, high = self.replicas
         many = f"{low}" if low == high else f"{low} to {high}"
         lanes = (", one lane, with zero2 or 3" if self.alone else ", some of several lanes with zero2 or 3") if self.sharded else ""
-        return f"{many} replicas, tp from {self.tp}, {self.nodes[0]:g} to {self.nodes[1]:g} nodes{lanes}"
+        return f"{many} replicas, tp from {self.tp}, {self.nodes[0]:g} to {self.nodes[1]:g} nodes{lanes}{self._held()}"
+
+    def _held(self) -> str:
+        """Which layers one class of pools holds alone, in words; empty = any."""
+        if self.sole is None:
+            return ""
+        if not self.sole:
+            return ", every layer on several kinds of device"
+        kinds = " and some on kind ".join(str(one + 1) for one in self.sole)
+        return f", some layers on kind {kinds} alone, the others on several"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedLane, MixedPlan
 from shardwright.search.mixed.shapes import Shapes
 from shardwright.search.mixed.terms import Ground
+from shardwright.strategy.plan.plan import Plan
 
 CLUSTERS = (
     "a100-sxm-40gb:8+v100-sxm-16gb:8",
@@ -131,6 +132,44 @@ def drawn_plan(market: Market, generator: random.Random, *, lanes: int, sharded:
 def replicas_that_fit(shapes: Shapes, left: IntArray) -> IntArray:
     """(shapes,) replicas of a lane that some devices have room for."""
     return np.minimum((left // np.maximum(shapes.use, 1) + (shapes.use == 0) * 2**30).min(axis=1), shapes.most)
+
+
+def sole_of(ground: Ground, plan: MixedPlan) -> tuple[int, ...]:
+    """The classes of pools each of which alone holds some part of the model: a unit of layers, or an end without tied weights."""
+    table, classes = ground.table, ground.shared.classes
+    holders: dict[object, set[int]] = {}
+    for lane in plan.lanes:
+        rows, first = lane.stage_rows(), 0
+        owners = [classes[table.pool[row]] for row in rows]
+        for owner, size in zip(owners, lane.sizes, strict=True):
+            for unit in range(first, first + size):
+                holders.setdefault(unit, set()).add(owner)
+            first += size
+        if not table.tied:
+            holders.setdefault("before", set()).add(owners[0])
+            holders.setdefault("after", set()).add(owners[-1])
+    return tuple(sorted({min(some) for some in holders.values() if len(some) == 1}))
+
+
+def placed_anyhow(ground: Ground, mixed: MixedPlan, plan: Plan, generator: random.Random) -> Plan | None:
+    """The plan with its stages on other devices of their pools, in a random order and with gaps; None where they find no room so."""
+    table = ground.table
+    free, bases, last = {pool.group: 0 for pool in table.pools}, {}, 0
+    stages = [(number, place, row) for number, lane in enumerate(mixed.lanes) for place, row in enumerate(lane.stage_rows())]
+    for number, place, row in generator.sample(stages, len(stages)):
+        pool, size = table.pools[table.pool[row]], int(table.size[row])
+        start = free[pool.group] + generator.choice((0, 0, 0, 1, 4))
+        start = -(-start // size) * size
+        bases[number, place] = pool.first + start
+        free[pool.group] = start + size * mixed.lanes[number].replicas
+        last = max(last, pool.first + free[pool.group])
+        if free[pool.group] > pool.devices:
+            return None
+    lanes = tuple(
+        replace(lane, stages=tuple(replace(stage, base=bases[number, place]) for place, stage in enumerate(lane.stages)))
+        for number, lane in enumerate(plan.lanes)
+    )
+    return replace(plan, devices=last, lanes=lanes)
 
 
 def batch_of(ground: Ground, plan: MixedPlan) -> int:

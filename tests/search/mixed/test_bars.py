@@ -28,12 +28,12 @@ def answer(model: str, cluster: str, batch: int) -> MixedAnswer:
 @pytest.mark.parametrize(
     ("model", "batch", "gap"),
     [
-        ("llama-2-13b", 1024, 0.05),
+        ("llama-2-13b", 1024, 0.04),
         pytest.param(
             *("llama-2-13b", 1024, 0.03),
             marks=pytest.mark.xfail(
                 strict=True,
-                reason="4.7 %: 1 % whole replicas, 3 % sums, 0.5 % lanes that shard; frames by members of a sum would leave 3.6 %",
+                reason="3.9 %: 1 % whole replicas; lanes that shard (classes of replicas), and sums of layers that one kind alone holds",
             ),
         ),
         ("llama-2-13b", 4096, 0.03),

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 
+from shardwright.hardware.expression import parse_cluster
+from shardwright.search.frames import Frame
+from shardwright.search.mixed.bound import covers
 from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.meshes import StageMesh
+from shardwright.search.mixed.pattern import LAYER
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.recompute import ROLES
-from shardwright.search.mixed.terms import Ground, Terms, layers_that_fit
+from shardwright.search.mixed.terms import Ground, Terms, first_frames, layers_that_fit, split
 from shardwright.search.mixed.values import best_cut, most_above
 from shardwright.simulator.simulate import simulate_plan
-from tests.search.mixed.members import KINDS, RUNTIMES, SHARDING, batch_of, drawn_plan, mixed_problem, shape_of, with_batch
+from tests.search.mixed.members import (
+    CLUSTERS,
+    KINDS,
+    RUNTIMES,
+    SHARDING,
+    batch_of,
+    drawn_plan,
+    mixed_problem,
+    placed_anyhow,
+    shape_of,
+    sole_of,
+    with_batch,
+)
 
 
 def step_of_1f1b(forward: list[float], backward: list[float], out: list[float], back: list[float], m: int, *, blocking: bool) -> float:
@@ -140,9 +158,19 @@ def test_microbatches_that_memory_leaves_are_those_of_every_cut(seed: int) -> No
 
 
 def check_members(
-    generator: random.Random, *, plans: int, kind: str = "dense", runtimes: tuple[str, ...] = RUNTIMES, sharded: bool = False
+    generator: random.Random,
+    *,
+    plans: int,
+    kind: str = "dense",
+    runtimes: tuple[str, ...] = RUNTIMES,
+    sharded: bool = False,
+    anyhow: bool = False,
 ) -> list[float]:
-    """Bound over simulated step of random members of one problem; each lane does its microbatches by the simulated step."""
+    """Bound over simulated step of random members of one problem; each lane does its microbatches by the simulated step.
+
+    Args:
+        anyhow: stages lie on any devices of their pools.
+    """
     problem = mixed_problem(generator, kind=kind, runtimes=runtimes)
     market = Market.of(Ground.of(problem))
     ratios = []
@@ -150,8 +178,11 @@ def check_members(
         plan = drawn_plan(market, generator, lanes=generator.randint(1, 3 if sharded else 2), sharded=sharded)
         if plan is None or batch_of(market.ground, plan) < market.ground.table.mbs.max():
             continue
+        placed = general_plan(market.ground, plan)
+        if anyhow:
+            placed = placed_anyhow(market.ground, plan, placed, generator) or placed
         # What stages take depends on no batch.
-        done = simulate_plan(with_batch(problem, batch_of(market.ground, plan)), general_plan(market.ground, plan))
+        done = simulate_plan(with_batch(problem, batch_of(market.ground, plan)), placed)
         if not done.fits:
             continue
         ratios.append(_ratio(market, plan, done.step_time_s))
@@ -160,6 +191,8 @@ def check_members(
 
 def _ratio(market: Market, plan: MixedPlan, seconds: float) -> float:
     frame = frame_of(market.ground.table, plan)
+    if not frame.sharded:
+        frame = replace(frame, sole=sole_of(market.ground, plan))
     terms, jitter = market.ground.terms(frame), market.ground.jitter(frame)
     least = 0.0
     for lane in plan.lanes:
@@ -201,6 +234,23 @@ def test_hundreds_of_random_members_with_lanes_that_shard_simulate_above_the_bou
     assert len(ratios) >= 300
 
 
+def test_random_members_on_any_devices_of_their_pools_simulate_above_the_bound() -> None:
+    ratios = [ratio for seed in range(4) for ratio in check_members(random.Random(f"anyhow {seed}"), plans=5, anyhow=True)]
+    sharded = [random.Random(f"lanes anyhow {seed}") for seed in range(3)]
+    ratios += [ratio for draw in sharded for ratio in check_members(draw, plans=5, runtimes=SHARDING, sharded=True, anyhow=True)]
+    assert len(ratios) >= 10
+    assert max(ratios) > 0.7
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("sharded", [False, True])
+def test_hundreds_of_random_members_on_any_devices_simulate_above_the_bound(sharded: bool) -> None:
+    runtimes = SHARDING if sharded else RUNTIMES
+    draws = [random.Random(f"more anyhow {sharded} {seed}") for seed in range(60)]
+    ratios = [ratio for draw in draws for ratio in check_members(draw, plans=14, runtimes=runtimes, sharded=sharded, anyhow=True)]
+    assert len(ratios) >= 300
+
+
 @pytest.mark.parametrize("kind", [KINDS[1], *PROVEN[1:]])
 def test_random_members_with_experts_simulate_above_the_bound(kind: str) -> None:
     ratios = [ratio for seed in range(8, 10) for ratio in check_members(random.Random(f"{kind} {seed}"), plans=4, kind=kind)]
@@ -219,3 +269,41 @@ def test_a_thousand_random_members_simulate_above_the_bound() -> None:
 def test_hundreds_of_random_members_with_experts_simulate_above_the_bound(kind: str) -> None:
     ratios = [ratio for seed in range(40) for ratio in check_members(random.Random(f"more {kind} {seed}"), plans=14, kind=kind)]
     assert len(ratios) >= 200
+
+
+def test_a_frame_between_edges_is_split_by_the_classes_that_alone_hold_a_layer() -> None:
+    problem = mixed_problem(random.Random(3))
+    for cluster, classes in ((CLUSTERS[0], 2), (CLUSTERS[4], 3), ("h100-sxm:8@east+h100-sxm:8@west,east~west=50gbps/10ms", 2)):
+        ground = Ground.of(replace(problem, cluster=parse_cluster(cluster)))
+        smallest = Frame(replicas=(1, 1), tp=1, nodes=(0.0, 1.0))
+        parts = split(ground, smallest)
+        assert {part.sole for part in parts} == {some for count in range(3) for some in combinations(range(classes), count)}
+        assert covers(ground, [part for whole in first_frames(ground) for part in _smallest(ground, whole)])
+        assert not covers(ground, [part for whole in first_frames(ground) for part in _smallest(ground, whole)][1:])
+
+
+def _smallest(ground: Ground, frame: Frame) -> list[Frame]:
+    parts = split(ground, frame)
+    return [one for part in parts for one in _smallest(ground, part)] if parts else [frame]
+
+
+def test_sums_of_layers_that_several_classes_hold_pass_the_cards_of_the_emptiest_node() -> None:
+    """A stage with tp8 has one member in its node: all of its part of the gradients passes one card."""
+    problem = replace(mixed_problem(random.Random(3)), cluster=parse_cluster("a100-sxm-40gb:16+v100-sxm-16gb:16"))
+    ground = Ground.of(problem)
+    table, frame = ground.table, Frame(replicas=(4, 5), tp=1, nodes=(2.0, 2.3))
+    pair = table.meshes.index((1, StageMesh(tp=8)))
+    layer = next(block for block in problem.model.blocks if block.name == "layer")
+    matrices = sum(p.size for o in layer.operators for p in o.parameters)
+    card = problem.cluster.groups[1].kind.network_per_device.achieved
+    parts = 4 * matrices / 8 * (1 - 1 / 4) / card
+    shared = ground.shared.least(ground.rows(frame), ground.sums.members(frame, ground.rows(frame))[0], ())
+    assert shared[1, pair, LAYER] == pytest.approx(parts, rel=0.01)
+    base, known = ground.terms(frame), ground.terms(replace(frame, sole=()))
+    rows = table.pairs == pair
+    assert (known.reduce[rows, LAYER] > 2 * base.reduce[rows, LAYER]).all()
+    assert (known.reduce >= base.reduce).all()
+    # What the V100 alone may hold is summed as before, what the A100 hold is not.
+    some = ground.terms(replace(frame, sole=(1,)))
+    assert (some.reduce[rows] == base.reduce[rows]).all()
+    assert (some.reduce[table.pool == 0, LAYER] >= known.reduce[table.pool == 0, LAYER]).all()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from shardwright.api.mixed import choices_for
+from shardwright.api.problems import problem_of
 from shardwright.errors import UsageError
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
@@ -13,9 +16,12 @@ from shardwright.search.certificate import stops_of
 from shardwright.search.frames import GIVEN_UP, Closed, Dual, Frame, worth_of
 from shardwright.search.limit import STOP, out_of_time
 from shardwright.search.mixed import alone as mixed_alone
+from shardwright.search.mixed.alone import AloneSearch, space_alone
 from shardwright.search.mixed.choices import Choices, choices_of
 from shardwright.search.mixed.find import find_mixed
+from shardwright.search.mixed.pools import pools_of
 from shardwright.search.mixed.tables import stage_table
+from shardwright.search.request import SEARCH_MEMORY, Request
 from tests.search.mixed.test_find import part_of, tiny
 from tests.tiers import cases
 
@@ -71,6 +77,32 @@ def test_degrees_of_experts_can_be_pinned_where_there_are_experts() -> None:
     assert set((table.mbs // (table.size // table.tp)).tolist()) == {1, 2, 4, 8}
     with pytest.raises(UsageError, match="all pipelines of a mixed cluster have ep=1"):
         choices_of(pins, ())
+
+
+@pytest.mark.parametrize("runtime", ["megatron-core", "megatron-bridge"])
+def test_an_option_said_with_the_runtime_keeps_its_value_also_where_it_is_the_runtimes_own(runtime: str) -> None:
+    """A name with an option at its own value is a decision, as a pin is; a name without it leaves the choice to the search."""
+    free = Request(model="qwen2.5-0.5b", cluster=CLUSTER, seq_len=1024, global_batch=8, precision="fp16", runtime=runtime)
+    whole = _options_of_pools(free)
+    searched = [(name, value) for name, value in problem_of(free).runtime.own if name in whole or name == "recompute_norms"]
+    assert dict(searched).keys() >= {"tp_overlap", "recompute_norms"}
+    for name, own in searched:
+        left = _options_of_pools(replace(free, runtime=f"{runtime} {name}={own}"))
+        assert left == _options_of_pools(replace(free, pins=((name, (own,)),)))
+        assert name not in left or left[name] == {own}
+
+
+def _options_of_pools(request: Request) -> dict[str, set[str]]:
+    """Values of options that the grids of the pools alone may have, where some may have one that is not the runtime's own."""
+    problem = problem_of(request)
+    found: dict[str, set[str]] = {}
+    for pool in pools_of(problem.cluster):
+        choices = choices_for(request, problem)
+        task = AloneSearch(pool=pool, choices=choices, seconds=0.0, stop=None, memory=SEARCH_MEMORY)
+        for row in space_alone(problem, task)[1].rows():
+            for name, value in {**dict(problem.runtime.own), **dict(row.chosen)}.items():
+                found.setdefault(name, set()).add(value)
+    return {name: values for name, values in found.items() if values != {dict(problem.runtime.own)[name]}}
 
 
 def test_the_order_of_pins_is_no_part_of_the_answer() -> None:

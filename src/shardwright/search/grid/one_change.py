@@ -104,8 +104,12 @@ def option_changes(
             yield name, value, replace(strategy, options=ordered(changed.items()))
 
 
-def simulated_change(problem: Problem, strategy: Grid | Plan, *, capacity: float = float("inf")) -> SimulatedPlan | None:
-    """A step of a strategy; None where it breaks a rule, the runtime refuses its options, or it does not fit in `capacity`."""
+def simulated_change(problem: Problem, strategy: Grid | Plan, *, capacity: float | None = None) -> SimulatedPlan | None:
+    """A step of a strategy; None where it breaks a rule, the runtime refuses its options, or it does not fit.
+
+    Args:
+        capacity: bytes of every device that it may fill; None = of each device what it has.
+    """
     try:
         if isinstance(strategy, Grid):
             done = None if next(iter(grid_violations(problem, strategy)), None) else simulate_grid(problem, strategy)
@@ -113,4 +117,6 @@ def simulated_change(problem: Problem, strategy: Grid | Plan, *, capacity: float
             done = None if next(iter(plan_violations(problem, strategy)), None) else simulate_plan(problem, strategy)
     except ShardwrightError:
         return None
-    return None if done is None or max(stage.reserved for stage in done.memory) > capacity else done
+    if done is None:
+        return None
+    return done if (done.fits if capacity is None else done.fits_in(capacity)) else None

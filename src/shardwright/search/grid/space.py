@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,7 +14,15 @@ from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.runtime.runtime import Options, Runtime
-from shardwright.search.grid.modules import LADDER, NOTHING, module_ladder, pinned_modules, turns_on, without_modules
+from shardwright.search.grid.modules import (
+    LADDER,
+    NOTHING,
+    module_ladder,
+    pinned_modules,
+    searched_options,
+    turns_on,
+    without_modules,
+)
 from shardwright.strategy.grid.axes import AXES as MESH_AXES
 from shardwright.strategy.grid.axes import MAX_DEGREE, Grid, Recompute
 from shardwright.strategy.grid.facts import num_layers
@@ -191,6 +199,25 @@ def exhaustive_space(problem: Problem, facts: GridFacts) -> Space:
 def with_options(space: Space, options: Iterable[tuple[str, tuple[str, ...]]]) -> Space:
     """`space` over values of `options` too, but for those that it has already."""
     return replace(space, options=ordered({**dict(options), **dict(space.options)}.items()))
+
+
+def requested(
+    space: Space,
+    problem: Problem,
+    *,
+    said: Collection[str],
+    pins: Mapping[str, tuple[str, ...]],
+    excludes: Mapping[str, tuple[str, ...]],
+) -> Space:
+    """`space` with the options that a search tries unasked, less what a request decides.
+
+    Args:
+        said: options behind the runtime's name. Each keeps its value, also where that is the runtime's own: sets of modules without it are
+            no members. pins, excludes: see `restricted`.
+    """
+    whole = with_options(space, [option for option in searched_options(problem) if option[0] not in said])
+    named = {name: (value,) for name, value in whole.runtime_options if name in said and name in LADDER}
+    return restricted(whole, pins={**named, **pins}, excludes=excludes)
 
 
 def on_all_devices(space: Space) -> Space:

@@ -39,13 +39,12 @@ def unsearched_options(problem: Problem, space: Space, *, decided: Collection[st
 
 
 def unsearched(
-    problem: Problem, space: Space, strategy: Grid | Plan, *, step_time_s: float, capacity: int, decided: Collection[str] = ()
+    problem: Problem, space: Space, strategy: Grid | Plan, *, step_time_s: float, capacity: int | None, decided: Collection[str] = ()
 ) -> Unsearched:
     """The options that a search of `space` left at one value, and the change of one of them that gains most for its best strategy.
 
     Args:
-        strategy: the best one of the space. step_time_s: of it. capacity: bytes of a device that a plan may fill. decided: options that
-            the user set.
+        strategy: the best one of the space. step_time_s: of it. capacity: see `simulated_change`. decided: options that the user set.
     """
     fixed = unsearched_options(problem, space, decided=decided)
     best, known_s = None, step_time_s * (1 - LEAST_GAIN)

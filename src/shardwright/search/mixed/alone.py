@@ -17,8 +17,7 @@ from shardwright.search.engine.protocol import Engine
 from shardwright.search.frames import GIVEN_UP, PoolAlone, Stops
 from shardwright.search.grid.find import find
 from shardwright.search.grid.kernels import load_kernels
-from shardwright.search.grid.modules import searched_options
-from shardwright.search.grid.space import Space, restricted, standard_space, with_options
+from shardwright.search.grid.space import Space, requested, standard_space
 from shardwright.search.limit import out_of_time
 from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.incumbents import Standing
@@ -127,8 +126,8 @@ def space_alone(problem: Problem, task: AloneSearch) -> tuple[Problem, Space, Gr
     facts = replace(facts_of(problem), devices=devices)
     # From one device on unless said, so that the grids of fewer nodes are among those of more.
     nested = replace(standard_space(own, facts), fewest=1 if task.fewest is None else task.fewest)
-    whole = with_options(nested, searched_options(own))
-    return own, restricted(whole, pins=dict(task.choices.pins), excludes=dict(task.choices.excludes)), facts
+    choices = task.choices
+    return own, requested(nested, own, said=choices.said, pins=dict(choices.pins), excludes=dict(choices.excludes)), facts
 
 
 def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:

@@ -88,7 +88,7 @@ class Closing:
             if values is None:
                 self.closed[frame] = dual
                 continue
-            parts = split(frame)
+            parts = split(self.market.ground, frame)
             waiting.extend((part, values) for part in parts)
             if not parts:
                 self.open[frame] = values
@@ -194,7 +194,7 @@ def covers(ground: Ground, frames: list[Frame]) -> bool:
         frame = waiting.pop()
         if frame in left:
             continue
-        parts = split(frame)
+        parts = split(ground, frame)
         if not parts:
             return False
         waiting += parts

@@ -29,6 +29,7 @@ class Choices:
     Args:
         pins, excludes: as asked, by axis; grids of a pool alone take them too. tp, ep, mbs: pinned values, () = all. without_tp,
             without_ep, without_mbs: excluded ones. zero: stages that are left, of those that lanes may have.
+        said: options behind the runtime's name, which keep their value.
     """
 
     pins: Words = ()
@@ -40,6 +41,7 @@ class Choices:
     without_ep: tuple[int, ...] = ()
     without_mbs: tuple[int, ...] = ()
     zero: tuple[int, ...] = (1, 2, 3)
+    said: tuple[str, ...] = ()
 
     def has_zero(self, zero: int) -> bool:
         """Lanes of this ZeRO stage may be."""

@@ -80,7 +80,7 @@ def least_floors(market: Market, tariff: Tariff, limit_s: float, *, enough: floa
     for turn, frame in enumerate(first_frames(market.ground)):
         heappush(waiting, _ranked(floor_of(market, tariff, frame, limit_s, known), turn))
     while waiting[0][0] < enough and turn < most:
-        parts = split(waiting[0][2].frame)
+        parts = split(market.ground, waiting[0][2].frame)
         if not parts:
             break
         weakest = heappop(waiting)[2].frame

@@ -101,6 +101,9 @@ class Market:
             low, high = frame.replicas
             lanes = frame.sharded & shapes.sharded & (shapes.least <= high)
             within &= lanes & (shapes.most >= low) if frame.alone else lanes | ~shapes.sharded
+        for one in frame.sole or ():
+            pools = [place for place, number in enumerate(self.ground.shared.classes) if number == one]
+            within &= shapes.use[:, pools].any(axis=1)
         return within
 
     def refine(self, values: Values, which: IntArray, *, above: IntArray | None = None) -> None:
@@ -280,4 +283,5 @@ def _inside(frame: Frame, around: Frame) -> bool:
     """Every plan of a frame is one of the other."""
     within = (around.replicas, frame.replicas), (around.nodes, frame.nodes)
     alike = (frame.sharded, frame.alone) == (around.sharded, around.alone)
+    alike &= around.sole in (None, frame.sole)
     return alike and frame.tp >= around.tp and all(a[0] <= f[0] and f[1] <= a[1] for a, f in within)

@@ -100,8 +100,8 @@ class LaneSums:
 def lane_sums(own: Problem, mesh: StageMesh, replicas: int, *, nodes: int) -> LaneSums:
     """Those of 2 to so many replicas, side by side in nodes of the mesh's pool.
 
-    Where there are several, groups may begin inside one: those have slower collectives, for which fewer channels run beside kernels, so
-    that no slowdown is known.
+    Where the pool has several nodes, a lane may begin inside one. Its groups then have fewer members in a node, down to half of what the
+    densest group has, and slower collectives, for which fewer channels run beside kernels: the slowdown is that of half as many.
 
     Args:
         own: the problem of the pool's kind. nodes: of the pool.
@@ -112,8 +112,11 @@ def lane_sums(own: Problem, mesh: StageMesh, replicas: int, *, nodes: int) -> La
     rows = stage_rows(tp, np.ones_like(many), sp=own.runtime.sequence_parallel, dp=mesh.dp * many, ep=mesh.ep, stride=tp)
     sync = sums_table(own, rows, mesh.dp * many)
     network = network_of(own.cluster, library=own.runtime.collective_library)
-    slowdown = overlap_slowdown(own, span_of(network.tiers, axes_of("dp-cp", rows)), network) if nodes == 1 else np.ones(1)
-    return LaneSums(sync=sync, copies=copy_seconds(own, sync), slowdown=np.broadcast_to(slowdown, many.shape))
+    axes = axes_of("dp-cp", rows)
+    span = span_of(network.tiers, axes)
+    if nodes > 1:
+        span = span_of(network.tiers, axes, fewer=tuple(below // 2 for below in span.below[:-1]))
+    return LaneSums(sync=sync, copies=copy_seconds(own, sync), slowdown=overlap_slowdown(own, span, network))
 
 
 def sharded_columns(

@@ -21,6 +21,7 @@ from shardwright.search.mixed.pools import in_one_zone
 from shardwright.search.mixed.recompute import Redone, Sharers, least_recompute
 from shardwright.search.mixed.sends import send_table
 from shardwright.search.mixed.sharded import PLAIN
+from shardwright.search.mixed.shared_layers import SharedLayers, sole_choices
 from shardwright.search.mixed.sums import Sums
 from shardwright.search.mixed.tables import StageTable, stage_table
 
@@ -81,6 +82,11 @@ class Ground:
         return Parties.of(self.problem, self.sums)
 
     @cached_property
+    def shared(self) -> SharedLayers:
+        """Sums of layers that several classes of pools hold."""
+        return SharedLayers.of(self.problem, self.table)
+
+    @cached_property
     def most_replicas(self) -> int:
         """Replicas of a plan at most."""
         return _most_replicas(self.problem, self.table)
@@ -137,7 +143,10 @@ class Ground:
             own = table.own_sums + self.parties.beside(frame, rows)
             gather, reduce = np.where(table.sharded[:, None], own, self.parties.least(frame, rows)[:, table.pairs])
         else:
-            gather, reduce = self.sums.least(frame, rows)[:, table.pairs]
+            least = self.sums.least(frame, rows)
+            if frame.sole is not None:
+                least = np.maximum(least, self.shared.least(rows, self.sums.members(frame, rows)[0], frame.sole))
+            gather, reduce = least[:, table.pairs]
         sharers = self._sharers(frame, rows)
         redone = self.redone(sharers)
         update = _updates(self.problem, table, sharers)
@@ -191,8 +200,9 @@ def first_frames(ground: Ground) -> tuple[Frame, ...]:
     return (*((whole,) if not shards.all() else ()), *(others if shards.any() else ()))
 
 
-def split(frame: Frame) -> tuple[Frame, ...]:
-    """The frame in two, by filled nodes and then by replicas, at edges that are the same in every cluster; () where it lies between two.
+def split(ground: Ground, frame: Frame) -> tuple[Frame, ...]:
+    """The frame in two, by filled nodes and then by replicas, at edges that are the same in every cluster; where it lies between two, by
+    the classes of pools that alone hold some layer; () where these are known, too.
 
     So a plan lies in the same smallest frame whatever other nodes there are, and no bound rises where some are added.
     """
@@ -206,7 +216,9 @@ def split(frame: Frame) -> tuple[Frame, ...]:
     if some:
         edge = some[len(some) // 2]
         return replace(frame, replicas=(edge, most)), replace(frame, replicas=(least, edge - 1))
-    return ()
+    if frame.sole is not None or frame.sharded:
+        return ()
+    return tuple(replace(frame, sole=sole) for sole in sole_choices(ground.shared.classes))
 
 
 def _node_edges(most: float) -> list[float]:
