@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -18,14 +17,6 @@ RecordArray = npt.NDArray[np.void]
 _N = TypeVar("_N", bound=np.generic)
 
 
-@lru_cache(maxsize=512)
-def listed(numbers: tuple[int, ...]) -> IntArray:
-    """The numbers as an array that is not written to: thousands of devices are asked for again and again."""
-    result = np.array(numbers, dtype=np.int64)
-    result.setflags(write=False)
-    return result
-
-
 def numbers_of(sequence: Sequence[int]) -> IntArray:
     """The numbers of a sequence as an array: those of a range without making each of them first."""
     if isinstance(sequence, range):
@@ -35,10 +26,25 @@ def numbers_of(sequence: Sequence[int]) -> IntArray:
 
 def distinct(values: IntArray) -> IntArray:
     """Each number once, sorted: `numpy.unique`, which hashes, takes three times as long for arrays of thousands."""
+    if rises(values):
+        return values
     ordered = np.sort(values, axis=None)
     first = np.ones(len(ordered), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return ordered[first]
+
+
+def rises(values: IntArray) -> bool:
+    """Whether each number of a row is above the one before."""
+    return values.ndim == 1 and bool((values[1:] > values[:-1]).all())
+
+
+def split_by(values: IntArray, numbers: IntArray) -> list[IntArray]:
+    """Values with equal numbers together, in their order; parts in the order of their first values."""
+    _, first, place = np.unique(numbers, return_index=True, return_inverse=True)
+    place = np.argsort(np.argsort(first))[place.reshape(-1)]
+    order = np.argsort(place, kind="stable")
+    return np.split(values[order], np.flatnonzero(np.diff(place[order])) + 1)
 
 
 def distinct_rows(rows: npt.NDArray[_N]) -> npt.NDArray[_N]:
@@ -51,14 +57,6 @@ def among(numbers: IntArray, size: int) -> BoolArray:
     """(size,) whether each number from 0 to size - 1 is among `numbers`: in one pass, without sorting them."""
     found = np.zeros(size, dtype=np.bool_)
     found[numbers] = True
-    return found
-
-
-def among_any(several: Sequence[IntArray]) -> BoolArray:
-    """Boolean mask over 0 .. the largest number: true where some of the arrays contains the number."""
-    found = np.zeros(1 + max(int(numbers.max(initial=-1)) for numbers in several), dtype=np.bool_)
-    for numbers in several:
-        found[numbers] = True
     return found
 
 

@@ -8,6 +8,7 @@ from math import prod
 import pytest
 
 from shardwright.cost.gradient_sums import across, in_buckets
+from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import regular
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.shard_rules import shard_rules
@@ -42,7 +43,7 @@ def test_members_across_are_one_of_each_part() -> None:
     for _ in range(many(300)):
         group, parts, single = parts_of(draw)
         part = draw.choice(parts)
-        found = across(group, part)
+        found = across(DeviceList.of(group), DeviceList.of(part))
         assert found or not single, (group, part)
         if found:
             assert part[0] in found
@@ -52,8 +53,9 @@ def test_members_across_are_one_of_each_part() -> None:
 
 
 def test_parts_that_are_no_mesh_have_none_across() -> None:
-    assert across((0, 1, 2), (0, 1)) == ()
-    assert across((0, 1, 2, 3, 4, 5), (0, 1, 3)) == ()
+    assert not across(DeviceList.run(0, 3), DeviceList.run(0, 2))
+    assert not across(DeviceList.run(0, 6), DeviceList.of((0, 1, 3)))
+    assert not across(DeviceList.run(0, 6), DeviceList.of((3, 6, 9))), "some of the part is not of the group"
 
 
 def holdings_of(grid: Grid) -> tuple[Holdings, int]:
@@ -68,7 +70,7 @@ def holdings_of(grid: Grid) -> tuple[Holdings, int]:
 def test_gains_are_in_the_matrices_bucket_and_summed_over_tp_once(dp: int) -> None:
     holdings, layers = holdings_of(Grid(tp=2, sp=True, dp=dp))
     held = [holdings[0, 0, segment, 0] for segment in range(3)]
-    matrices = tuple(range(0, 2 * dp, 2))
+    matrices = DeviceList.mesh(0, ((dp, 2),))
     gains = [h for h in held[1] if len(h.group) == 2 * dp]
     assert gains
     assert all(h.group == matrices for h in held[1] if h not in gains)
@@ -77,7 +79,7 @@ def test_gains_are_in_the_matrices_bucket_and_summed_over_tp_once(dp: int) -> No
     elements = [sum(h.elements * h.layers for h in items) for items in held]
     assert [sum(h.elements * h.layers for h in items) for items in placed] == elements
     (middle,) = (one for one in beyond if one.segment == 1)
-    assert middle.members == (0, 1)
+    assert tuple(middle.members) == (0, 1)
     assert middle.elements * layers == sum(h.elements * h.layers for h in gains)
     assert sum(one.elements * count for one, count in zip(beyond, (layers, 1), strict=True)) == middle.total
 

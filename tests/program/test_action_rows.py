@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
+from shardwright.hardware.device_list import DeviceList
 from shardwright.program.orders.check import action_violations
 from shardwright.program.orders.participation import participation
 from shardwright.program.orders.rows import ActionRows, action_rows
@@ -62,7 +63,7 @@ def placed(draw: st.DrawFn) -> tuple[Plan, ActionTable, list[int], int]:
 def test_rows_of_a_named_order_are_the_rows_of_its_table(case: tuple[Plan, ActionTable, list[int], int]) -> None:
     plan, table, turn, width = case
     rows = action_rows(plan)
-    assert rows.devices == tuple(tuple(range(r * width, (r + 1) * width)) for r in range(len(turn)))
+    assert rows.devices == tuple(DeviceList.run(r * width, width) for r in range(len(turn)))
     for row, rank in enumerate(turn):
         mine, theirs = slice(*rows.row_start[row : row + 2]), slice(*table.row_start[rank : rank + 2])
         for name in ARRAYS[1:]:
@@ -139,7 +140,7 @@ def test_lanes_are_numbered_as_in_the_plan() -> None:
     assert entries(rows)[0][0] == (("F", 0, 0, 0, 0),)
     assert same(action_rows(written_out(turned)), rows)
     unequal = action_rows(zoo("16-unequal"))
-    assert unequal.devices == ((0, 1), (2, 3), (4,), (5,), (6,))
+    assert tuple(map(tuple, unequal.devices)) == ((0, 1), (2, 3), (4,), (5,), (6,))
     assert [sorted(set(unequal.lane[unequal.row == r].tolist())) for r in range(5)] == [[0], [0], [1], [1], [2]]
 
 
@@ -157,7 +158,7 @@ def spread(*, order: Named | Table = SPREAD) -> Plan:
 
 def test_devices_that_take_part_in_the_same_stages_are_one_row() -> None:
     rows = action_rows(spread())
-    assert rows.devices == ((0,), (1, 2, 3))
+    assert tuple(map(tuple, rows.devices)) == ((0,), (1, 2, 3))
     assert table_of(rows, plan=spread()) == SPREAD
     assert action_violations(spread(), rows) == ()
 
@@ -306,18 +307,18 @@ def test_classes_are_the_devices_with_the_same_stages(stages: list[tuple[int, in
     classes: dict[frozenset[int], list[int]] = {}
     for device in sorted(takes):
         classes.setdefault(takes[device], []).append(device)
-    assert [one.tolist() for one in found.classes] == list(classes.values())
+    assert [list(one) for one in found.classes] == list(classes.values())
     for chunk in range(len(stages)):
         here = found.set_of[0, chunk]
-        assert set(found.sets[here].tolist()) == devices(plan, 0, chunk)
-        assert {d for row in found.members[here] for d in found.classes[row].tolist()} == devices(plan, 0, chunk)
+        assert set(found.sets[here]) == devices(plan, 0, chunk)
+        assert {d for row in found.members[here] for d in found.classes[row]} == devices(plan, 0, chunk)
     unlike = {frozenset(devices(plan, 0, chunk)) for chunk in range(len(stages))}
     assert found.disjoint == (sum(map(len, unlike)) == len(takes))
 
 
 def test_trees_beside_the_first_device() -> None:
     """Plan 25: experts on devices of their own."""
-    assert action_rows(zoo("25-afd")).devices == (tuple(range(12)),)
+    assert action_rows(zoo("25-afd")).devices == (DeviceList.run(0, 12),)
 
 
 def test_stages_that_run_for_several_microbatches_are_waited_for_by_all() -> None:

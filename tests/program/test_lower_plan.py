@@ -109,7 +109,7 @@ def test_coupled_classes_start_together_and_take_the_slowest_time() -> None:
     """Three quarters of the heads beside one quarter: they meet in every block."""
     text = "plan uneven devices 2\nlane main samples 8 in 4\n  stages embed+8+head on 0\n    all = t[3:1]{., .+1}\norder gpipe(main)\n"
     found = run_text(text, seq_len=LONG)
-    assert [c.devices for c in found.program.classes] == [(0,), (1,)]
+    assert [tuple(c.devices) for c in found.program.classes] == [(0,), (1,)]
     forward = [float(found.costs.step(0, 0, family).forward_s[0]) for family in (0, 1)]
     assert forward[0] > forward[1]
     assert acts(found, 0) == acts(found, 1)

@@ -79,7 +79,7 @@ def held_at(tree: str, base: int) -> Holdings:
 
 def moved(held: Holdings, by: int) -> Holdings:
     def one(h: HeldParameters) -> HeldParameters:
-        return replace(h, group=tuple(d + by for d in h.group), near=tuple(d + by for d in h.near))
+        return replace(h, group=h.group.shifted(by), near=h.near.shifted(by))
 
     return {(*place, device + by): tuple(map(one, items)) for (*place, device), items in held.items()}  # type: ignore[misc]
 
@@ -106,7 +106,10 @@ def test_groups_are_those_of_every_device_on_its_own(seed: int) -> None:
                 wanted.setdefault((run, device), []).append((found.elements, group))
     segments = stages[0][0].segments
     held = plan_holdings(stages, model=MODEL, length=LENGTH, islands=regular((NODE,))[0])
-    told = {(segments[number].run, device): sorted((h.elements, h.group) for h in items) for (_, _, number, device), items in held.items()}
+    told = {
+        (segments[number].run, device): sorted((h.elements, tuple(h.group)) for h in items)
+        for (_, _, number, device), items in held.items()
+    }
     assert told == {key: sorted(items) for key, items in wanted.items()}
 
 

@@ -8,6 +8,7 @@ from math import ceil
 import pytest
 
 from shardwright.api.problems import problem_of
+from shardwright.hardware.device_list import DeviceList
 from shardwright.program.legal import plan_violations
 from shardwright.program.problem import Problem
 from shardwright.search.request import Request
@@ -75,7 +76,7 @@ def test_gathers_stay_in_the_lane() -> None:
     """Each microbatch gathers parameters twice and reduces gradients once among the lane's 8; over all 10 only pieces go, once a step."""
     result = simulated("one node each", THREE)
     layers = [t for t in plan_traffic(problem(), result)[0] if t.part == "sharding"]
-    inside = next(t for t in layers if t.group == tuple(range(8)))
+    inside = next(t for t in layers if t.group == DeviceList.run(0, 8))
     elements, wire = problem().model.num_parameters, 4
     assert sum(inside.sent) == pytest.approx(6 * (2 * 2 + wire) * elements * 7 / 8, rel=1e-12)
     across = [t for t in layers if set(t.group) - set(range(8))]
@@ -151,7 +152,7 @@ def test_experts_that_a_lane_holds_once_are_summed_once_a_step_and_gathered_behi
         assert getattr(here, name) == pytest.approx(getattr(there, name), rel=1e-12)
     routed = 32 * 3 * 4096 * 14336
     wire, stored = 4, 2
-    sent = [sum(one.sent) for one in plan_traffic(own, beside)[0] if one.part == "sharding" and one.group == (0, 8)]
+    sent = [sum(one.sent) for one in plan_traffic(own, beside)[0] if one.part == "sharding" and tuple(one.group) == (0, 8)]
     assert sum(sent) == pytest.approx((wire + stored) * routed / 2, rel=1e-12)
     # As long as with ZeRO-1, whose experts' sums and gathers these are.
     plain = simulate_plan(own, parse_plan(f"plan two devices 16\n{ONE}{both}")).costs.families[0, 0, 0].slices[0]

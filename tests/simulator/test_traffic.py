@@ -25,7 +25,7 @@ def sent(cluster: str, text: str) -> tuple[tuple[Traffic, ...], ...]:
 
 
 def of(traffic: tuple[Traffic, ...], part: str) -> dict[tuple[int, ...], tuple[float, ...]]:
-    return {one.group: one.sent for one in traffic if one.part == part}
+    return {tuple(one.group): one.sent for one in traffic if one.part == part}
 
 
 def test_one_device_sends_nothing() -> None:

@@ -130,7 +130,7 @@ def predicted_memory(problem: Problem, plan: Plan) -> tuple[RunMemory, ...]:
     """What each class of devices is predicted to need at its peak."""
     done = simulate_plan(problem, plan)
     return tuple(
-        RunMemory(devices=klass.devices, holds=memory.layers, predicted=memory.allocated, measured=0)
+        RunMemory(devices=tuple(klass.devices), holds=memory.layers, predicted=memory.allocated, measured=0)
         for klass, memory in zip(done.program.classes, done.memory, strict=True)
     )
 

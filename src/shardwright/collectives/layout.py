@@ -17,8 +17,8 @@ Left out: unlike rates of members: all have the slowest's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate, pairwise
+from functools import cached_property, lru_cache
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
@@ -117,11 +117,13 @@ def _units_of(span: Span, below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]
     return _filled(below) if span.units is None else span.units
 
 
+@lru_cache(maxsize=64)
 def _filled(below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     found: list[tuple[int, ...]] = []
     whole: tuple[int, ...] = (below[-1],)
     for count in reversed(below[:-1]):
-        whole = tuple(part for size in whole for part in (count,) * (size // count) + ((size % count,) if size % count else ()))
+        parts = ((count,) * (size // count) + ((size % count,) if size % count else ()) for size in whole)
+        whole = tuple(chain.from_iterable(parts))
         found.append(whole)
     return tuple(reversed(found))
 

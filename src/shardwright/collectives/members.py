@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from shardwright.arrays import IntArray, distinct, numbers_of
 from shardwright.collectives.span import Between, Span, bandwidths
 from shardwright.hardware.cluster import Tier
+from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import Units
 
 _SPARSE = 64
@@ -19,7 +21,7 @@ PairRates = tuple[tuple[float, ...], ...]
 
 
 def span_of_devices(
-    devices: tuple[int, ...] | range,
+    devices: Sequence[int],
     tiers: tuple[Tier, ...],
     *,
     units: tuple[Units, ...],
@@ -35,11 +37,19 @@ def span_of_devices(
         devices: different, as the cluster numbers them. tiers: innermost first. units: of each tier. between: bytes/s of a member, and
             seconds of a message, from each unit of the tier below the last to each; None = all alike.
     """
+    if isinstance(devices, DeviceList) and devices.is_run and between is None and all(len(level.first) == 1 for level in units):
+        return _span((*(_most_of_run(devices, level) for level in units[:-1]), len(devices)), None, tiers, in_network_reduction)
     places = numbers_of(devices)
     inside = [_members_by_unit(level.of(places)) for level in units[:-1]]
     below = (*(max(counts) for counts in inside), len(devices))
     uneven = _unlike(int(places.min()), int(places.max()), units) and any(len(set(counts)) > 1 for counts in inside)
     return _span(below, tuple(inside) if uneven else None, tiers, in_network_reduction, _between(places, units, tuple(inside), between))
+
+
+def _most_of_run(devices: DeviceList, level: Units) -> int:
+    """The most that lie in one of a level's equal units, of devices one behind the other: only the first and the last are not full."""
+    low, high = level.around(devices.first)
+    return max(devices.within(*ends) for ends in ((low, high), (high, 2 * high - low), level.around(devices[-1])))
 
 
 def _members_by_unit(unit: IntArray) -> tuple[int, ...]:
@@ -64,7 +74,7 @@ def _between(
 
 @lru_cache(maxsize=65536)
 def side_of_span(
-    devices: tuple[int, ...], device: int, tiers: tuple[Tier, ...], *, units: tuple[Units, ...], in_network_reduction: bool = False
+    devices: Sequence[int], device: int, tiers: tuple[Tier, ...], *, units: tuple[Units, ...], in_network_reduction: bool = False
 ) -> Span:
     """The span of a group of as many that lies in every unit as it does in the units of one device.
 

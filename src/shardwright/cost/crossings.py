@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, IntArray, among, distinct
+from shardwright.arrays import BoolArray, Int32Array, IntArray, among, distinct, rises
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.device_network import group_span, network_of_devices, plan_units, rate_of_level, rates_between
@@ -40,7 +40,7 @@ class Crossing:
     around: frozenset[int]
 
 
-def crossing_of(problem: Problem, messages: Messages, klass: int, class_of: IntArray) -> Crossing:
+def crossing_of(problem: Problem, messages: Messages, klass: int, class_of: Int32Array) -> Crossing:
     """A class's part of an edge's messages."""
     load = _load(Same(messages), klass, Same(class_of), plan_units(problem))
     mine, beside = load.mine, load.beside
@@ -84,18 +84,20 @@ class _Load:
 
 
 @lru_cache(maxsize=256)
-def _load(messages: Same[Messages], klass: int, class_of: Same[IntArray], units: tuple[Units, ...]) -> _Load:
+def _load(messages: Same[Messages], klass: int, class_of: Same[Int32Array], units: tuple[Units, ...]) -> _Load:
     """What a class sends and what arrives where it sends to, devices counted from the edge's base."""
     base, classes = messages.value.base, class_of.value
     source, target, elements = messages.value.sends.T
     mine = classes[source + base] == klass
+    if rises(source) and rises(target):
+        return _load_of_single(messages.value, mine, classes, units)
     from_here, to_there = source[mine], target[mine]
     sent, received = np.bincount(from_here, elements[mine]), np.bincount(to_there, elements[mine])
     # What others send to the same devices arrives with it: so one sender, or all of them as one class, take equally long.
     arriving = np.bincount(target, elements)
     is_receiver = among(to_there, len(arriving))
     to = np.flatnonzero(is_receiver)
-    class_there = classes[to + base]
+    class_there = classes[to + base].astype(np.int64)
     return _Load(
         level=_level(from_here + base, to_there + base, units),
         most=int(max(sent.max(), arriving[to].max())),
@@ -103,6 +105,25 @@ def _load(messages: Same[Messages], klass: int, class_of: Same[IntArray], units:
         into=tuple((k, int(received[to[class_there == k]].max())) for k in distinct(class_there).tolist()),
         mine=mine,
         beside=is_receiver[target],
+    )
+
+
+def _load_of_single(messages: Messages, mine: BoolArray, classes: Int32Array, units: tuple[Units, ...]) -> _Load:
+    """`_load` where each device sends one message, and gets one."""
+    source, target, elements = messages.sends[mine].T
+    there = classes[target + messages.base].astype(np.int64)
+    most = np.zeros(int(there.max()) + 1, dtype=np.int64)
+    if there.min() < len(most) - 1:
+        np.maximum.at(most, there, elements)
+    else:
+        most[-1] = elements.max()
+    return _Load(
+        level=_level(source + messages.base, target + messages.base, units),
+        most=int(most.max()),
+        sent=int(most.max()),
+        into=tuple((k, int(most[k])) for k in distinct(there).tolist()),
+        mine=mine,
+        beside=mine,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.arrays import IntArray, listed
+from shardwright.arrays import IntArray
 from shardwright.collectives.span import Span
 from shardwright.cost.block_table import BlockTable, block_table
 from shardwright.cost.columns import block_context, problem_machine
@@ -18,6 +18,7 @@ from shardwright.cost.communication import Network
 from shardwright.cost.device_buffers import overlap_buffer_bytes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
 from shardwright.cost.kept import kept_variant
+from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import repeats_after
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass
@@ -53,7 +54,7 @@ def met_inside(problem: Problem, stage: StageParts) -> Grouping | None:
     if not groups:
         return None
     rows = np.array(list(zip_longest(*groups, fillvalue=-1)), dtype=np.int64).T
-    return Grouping.by(np.concatenate([listed(family) for family in crossing]), rows, np.arange(len(rows)).reshape(-1, 1))
+    return Grouping.by(np.concatenate([family.array for family in crossing]), rows, np.arange(len(rows)).reshape(-1, 1))
 
 
 def apart_by_work(problem: Problem, stage: StageParts) -> StageParts:
@@ -64,14 +65,14 @@ def apart_by_work(problem: Problem, stage: StageParts) -> StageParts:
     """
     if all(len(family) == 1 for family in stage.families) or not any(_is_uneven(s.cells) for s in stage.segments):
         return stage
-    families: list[tuple[int, ...]] = []
+    families: list[DeviceList] = []
     for family in stage.families:
         # Equal prices of blocks are one object.
         parts: dict[tuple[int, ...], list[int]] = {}
         for device in family:
             priced = tuple(id(block_on_device(problem, stage, segment, device, None)[0]) for segment in stage.segments)
             parts.setdefault(priced, []).append(device)
-        families += [tuple(part) for part in parts.values()]
+        families += map(DeviceList.of, parts.values())
     return replace(stage, families=tuple(families)) if len(families) > len(stage.families) else stage
 
 

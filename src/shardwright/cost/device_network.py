@@ -15,6 +15,7 @@ from shardwright.collectives.members import PairRates, side_of_span, span_of_dev
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
+from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import Units, at_work, group_ends, groups_of, levels_of, units_of, zone_rates
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
@@ -127,14 +128,14 @@ def _network(problem: Same[Problem], kinds: tuple[int, ...]) -> Network:
 
 
 @lru_cache(maxsize=65536)
-def group_span(devices: tuple[int, ...] | range, network: Network) -> Span:
+def group_span(devices: tuple[int, ...] | DeviceList, network: Network) -> Span:
     """The span of one group."""
     return span_of_devices(
         devices, network.tiers, units=network.units, in_network_reduction=network.in_network_reduction, between=network.between
     )
 
 
-def own_span(problem: Problem, members: tuple[int, ...], device: int) -> Span:
+def own_span(problem: Problem, members: DeviceList, device: int) -> Span:
     """The span of a group as one of its members sees it: as many in every unit as in its own, all on devices of its kind."""
     network = network_of_devices(problem, (device,))
     return side_of_span(members, device, network.tiers, units=network.units, in_network_reduction=network.in_network_reduction)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from math import prod
@@ -28,6 +27,7 @@ from shardwright.cost.priced import Choices, Priced
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.cost.step_costs import StepCosts, compose
+from shardwright.hardware.device_list import EMPTY, DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import has_backward
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
@@ -53,7 +53,7 @@ class Shape:
         devices: that work, by number. sets: different sets of devices that are stages.
     """
 
-    devices: Sequence[int]
+    devices: DeviceList
     sets: int
 
 
@@ -105,11 +105,11 @@ def family_costs(problem: Problem, plan: Plan, stage: StageParts, family: int, *
     )
 
 
-def held_groups(held: list[tuple[HeldParameters, ...]]) -> tuple[tuple[int, ...], ...]:
+def held_groups(held: list[tuple[HeldParameters, ...]]) -> tuple[DeviceList, ...]:
     """Groups of more than one device, by falling number of elements that they hold, trained or not; those of experts alone, then of tied
     weights alone, come last.
     """
-    elements: dict[tuple[int, ...], list[int]] = {}
+    elements: dict[DeviceList, list[int]] = {}
     for items in held:
         for h in items:
             if len(h.group) > 1:
@@ -120,7 +120,7 @@ def held_groups(held: list[tuple[HeldParameters, ...]]) -> tuple[tuple[int, ...]
 
 def main_contributions(held: list[tuple[HeldParameters, ...]]) -> int:
     """Devices that hold most of the dense elements in common, trained or not: the degree that data parallelism amounts to."""
-    elements: dict[tuple[int, ...], int] = {}
+    elements: dict[DeviceList, int] = {}
     for h in (h for items in held for h in items):
         if h.near == h.group and h.klass is not ParameterClass.EXPERTS:
             elements[h.group] = elements.get(h.group, 0) + h.elements * h.layers
@@ -212,7 +212,7 @@ def _communicators(own: Problem, cells: StageCells, device: int, *, contribution
     return sum(size > 1 for size in groups)
 
 
-def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> tuple[int, ...]:
+def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> DeviceList:
     """Devices that reduce the largest magnitudes of a chunk's operands together: those with its samples, or the whole stage."""
     cells = stage.segments[0].cells if stage.segments else None
     if group is ScaleGroup.STAGE or cells is None:
@@ -220,7 +220,9 @@ def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> tuple[int
     near = replica(cells, device - stage.base)
     base, tree = stage.base + near.first, near.cells.cells.get(product_class(cells), {})
     mine = tree.get(device - base)
-    return tuple(d + base for d, cell in tree.items() if cell.way(Dim.BATCH) == mine.way(Dim.BATCH)) if mine is not None else stage.devices
+    if mine is None:
+        return stage.devices
+    return DeviceList.of([d + base for d, cell in tree.items() if cell.way(Dim.BATCH) == mine.way(Dim.BATCH)])
 
 
 def _layer_table(
@@ -263,8 +265,8 @@ def _mesh_table(
         zero=zero,
     )
     groups = held_groups([part.held for part in here])
-    group = groups[0] if groups else ()
-    party = rules.sharing(ParameterClass.DENSE, group or (device,)).party(device)
+    group = groups[0] if groups else EMPTY
+    party = rules.sharing(ParameterClass.DENSE, group or DeviceList.run(device, 1)).party(device)
     network = network_of_devices(problem, party.devices)
     contributions = main_contributions([part.held for part in here])
     local = device - stage.base
@@ -299,7 +301,7 @@ def _table_elements(segment: Segment, local: int, length: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def _norm_seconds(problem: Same[Problem], devices: Sequence[int]) -> FloatArray:
+def _norm_seconds(problem: Same[Problem], devices: DeviceList) -> FloatArray:
     """The sum of the gradients' norm over all devices that work."""
     network = network_of_devices(problem.value, devices)
     return move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=group_span(devices, network), network=network)

@@ -20,6 +20,7 @@ from shardwright.cost.owner_exchange import owner_seconds
 from shardwright.cost.parameters import KINDS, PASSES, gathered_matrices, trained_matrices
 from shardwright.cost.sum_seconds import OfLayer, SumSpans, broadcast_seconds, fetch_seconds, layer_seconds, wire_shares
 from shardwright.cost.sum_sizes import gradient_bytes, sum_sizes
+from shardwright.hardware.device_list import EMPTY, DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import without_gradient
 from shardwright.model.ir.block import Block
@@ -35,14 +36,14 @@ class Beyond:
     """Elements of one layer of a segment that are summed over `members` too, once their bucket is; `total`: of all layers, in one go."""
 
     segment: int
-    members: tuple[int, ...]
+    members: DeviceList
     elements: float
     total: int
 
 
-def bucket_of(group: tuple[int, ...], groups: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+def bucket_of(group: DeviceList, groups: Iterable[DeviceList]) -> DeviceList:
     """The smallest of `groups`, all of which have one device in common, that `group` is a mesh of; `group` itself if there is none."""
-    inside = [g for g in groups if len(g) < len(group) and set(g) <= set(group) and across(group, g)]
+    inside = [g for g in groups if len(g) < len(group) and across(group, g)]
     return min(inside, key=lambda g: (len(g), g), default=group)
 
 
@@ -55,12 +56,12 @@ def in_buckets(held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...
     1,024 take no ring of 2,048 devices of their own. Groups that no smaller group divides stay as they are. Frozen parameters lie in the
     same buckets, and are summed by nobody.
     """
-    kinds: dict[bool, set[tuple[int, ...]]] = {False: set(), True: set()}
+    kinds: dict[bool, set[DeviceList]] = {False: set(), True: set()}
     for h in chain.from_iterable(held):
         if not h.is_tied:
             kinds[h.klass is ParameterClass.EXPERTS].add(h.group)
     bucket = {(experts, group): bucket_of(group, groups) for experts, groups in kinds.items() for group in groups}
-    sums: dict[tuple[int, tuple[int, ...]], int] = {}
+    sums: dict[tuple[int, DeviceList], int] = {}
     result = []
     for number, items in enumerate(held):
         placed = []
@@ -71,25 +72,28 @@ def in_buckets(held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...
                 members = across(h.group, near)
                 sums[number, members] = sums.get((number, members), 0) + h.elements * h.layers
         result.append(tuple(placed))
-    totals: dict[tuple[int, ...], int] = {}
+    totals: dict[DeviceList, int] = {}
     for (_, members), elements in sums.items():
         totals[members] = totals.get(members, 0) + elements
     return result, [Beyond(segment=b, members=m, elements=n / layers[b], total=totals[m]) for (b, m), n in sums.items()]
 
 
 @lru_cache(maxsize=4096)
-def across(group: tuple[int, ...], part: tuple[int, ...]) -> tuple[int, ...]:
-    """The first member of `part` with those of the group that stand where it stands in the group's other parts; () if parts are no mesh.
+def across(group: DeviceList, part: DeviceList) -> DeviceList:
+    """The first member of `part` with those of the group that stand where it stands in the group's other parts; none if parts are no mesh
+    or some of `part` is not of the group.
 
     Of (0..7) and its part (1, 3, 5, 7): (0, 1). Of its part (0, 1, 4, 5): (0, 2).
     """
-    places = np.searchsorted(group, part)
+    if not group.has(part.array).all():
+        return EMPTY
+    places = np.searchsorted(group.array, part.array)
     count, first = len(group) // len(part), int(places[0])
     run = int(np.argmin(np.append(places - first == np.arange(len(part)), False)))
     block = first - first % (run * count)
     members = block + first % run + run * np.arange(count)
     parts = np.sort(np.add.outer(members - first, places), axis=None)
-    return tuple(group[k] for k in members) if np.array_equal(parts, np.arange(len(group))) else ()
+    return DeviceList.of(group.array[members]) if np.array_equal(parts, np.arange(len(group))) else EMPTY
 
 
 def cuts_of(held: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules) -> tuple[ShardedElements, ...]:
@@ -199,7 +203,7 @@ def sync_of(
 
 def _exchanged(problem: Problem, items: tuple[HeldParameters, ...], *, rules: ShardRules, count: int) -> tuple[dict[str, float], float]:
     """Seconds of one layer's exchanges with the owners of optimizer states by name, and of gradients that wait for other stages'."""
-    sent: Counter[tuple[tuple[int, ...], Sharing]] = Counter()
+    sent: Counter[tuple[DeviceList, Sharing]] = Counter()
     for h in (h for h in items if h.trainable):
         sharing = rules.sharing(h.klass, h.near)
         if len(sharing.parties) > 1:
@@ -242,8 +246,8 @@ def _counts(
 class _Together(NamedTuple):
     """Group, those of it that share states, class, shard and parts of what is moved at once."""
 
-    group: tuple[int, ...]
-    near: tuple[int, ...]
+    group: DeviceList
+    near: DeviceList
     klass: ParameterClass
     shard: int
     parts: int
@@ -328,28 +332,28 @@ def _seconds(
 _OF_GRADIENTS = ("all_reduce", "reduce", "scatter", "apart")
 
 
-def _sum_spans(network: Network, group: tuple[int, ...], near: tuple[int, ...], shard: int) -> SumSpans:
+def _sum_spans(network: Network, group: DeviceList, near: DeviceList, shard: int) -> SumSpans:
     spans = [group_span(members, network) for members in _members_of(group, near, shard)]
     return SumSpans(spans[0], spans[1], spans[2], np.array([shard], dtype=np.int64))
 
 
-def _members_of(group: tuple[int, ...], near: tuple[int, ...], shard: int) -> tuple[tuple[int, ...], ...]:
+def _members_of(group: DeviceList, near: DeviceList, shard: int) -> tuple[DeviceList, ...]:
     """Those that share one copy of the states, that hold the same piece, and all."""
     return (*sharing_groups(group, near, shard), group)
 
 
-def sharing_groups(group: tuple[int, ...], near: tuple[int, ...], shard: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def sharing_groups(group: DeviceList, near: DeviceList, shard: int) -> tuple[DeviceList, DeviceList]:
     """Devices that share one copy of the states, and those that hold the same piece; other stages' holders of a tied weight come last.
 
     States of 64 sharded over eight are runs of eight consecutive members; the same piece is held by every eighth (zoo 6).
     """
-    ordered = near if near == group else (*near, *sorted(set(group).difference(near)))
+    ordered = near if near == group else DeviceList.of((*near, *sorted(set(group).difference(near))))
     if len(ordered) % shard:
-        return near[:shard], (near[0], *ordered[len(near) :])
+        return near[:shard], DeviceList.of((near[0], *ordered[len(near) :]))
     return ordered[:shard], ordered[::shard]
 
 
-def group_shares(problem: Problem, group: tuple[int, ...], *, shard: int) -> FloatArray:
+def group_shares(problem: Problem, group: DeviceList, *, shard: int) -> FloatArray:
     """(tiers, 1) share of a device's link on each tier of the group's network that its reduction fills; see `wire_shares`.
 
     Args:

@@ -14,8 +14,8 @@ from shardwright.hardware.catalog.constants import family_of
 from shardwright.hardware.graph import Units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import StageCells
-from shardwright.program.layout.projection import projection
+from shardwright.program.layout.cells import StageCells, regular_levels, row_of
+from shardwright.program.layout.projection import group_of_first, projection
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 from shardwright.program.stages.parts import StageParts
@@ -49,7 +49,7 @@ def with_overlap_of(problem: Problem, stages: Iterable[StageParts]) -> Problem:
     islands = plan_units(problem)[0]
     lying: dict[Hashable, tuple[StageCells, int, Units]] = {}
     for stage in stages:
-        first, near = islands.seen_from(stage.base, stage.devices[-1:])
+        first, near = islands.seen_from(stage.base, (stage.devices[-1],))
         for segment in stage.segments:
             lying[id(segment.cells), stage.base - first, near.first, near.size] = segment.cells, stage.base - first, near
     return without_fused_overlap(problem) if any(_leaves(*one) for one in lying.values()) else problem
@@ -74,10 +74,17 @@ def _plain(problem: Same[Problem]) -> Problem:
 def _leaves(cells: StageCells, base: int, islands: Units) -> bool:
     """Some devices that share samples and positions, and cut products between them, lie in several islands."""
     for klass in _PRODUCTS & cells.cells.keys():
+        levels = regular_levels(cells.splits.get(klass))
+        if levels is not None and len(islands.first) == 1:
+            inside, outside = group_of_first(levels, frozenset(Dim) - _APART)
+            first = np.unique((outside.array + row_of(cells.cells[klass]).first + base) % islands.size[0])
+            if (first + inside.by_number()[-1] >= islands.size[0]).any():
+                return True
+            continue
         found = projection(cells, klass, _APART)
         where = islands.of(found.devices + base)
-        first = np.full(int(found.number.max()) + 1, np.iinfo(np.int64).max)
-        np.minimum.at(first, found.number, where)
-        if (where > first[found.number]).any():
+        one = np.zeros(len(found.cells), dtype=np.int64)
+        one[found.number] = where
+        if (where != one[found.number]).any():
             return True
     return False

@@ -10,11 +10,12 @@ from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.device_network import group_span, network_of_devices
 from shardwright.cost.sum_sizes import SumSizes
+from shardwright.hardware.device_list import DeviceList
 from shardwright.program.problem import Problem
 from shardwright.program.shard_rules import Sharing
 
 
-def owner_volumes(group: tuple[int, ...], sharing: Sharing) -> dict[str, float]:
+def owner_volumes(group: DeviceList, sharing: Sharing) -> dict[str, float]:
     """Parts of the elements that a member's buffer of each exchange has: of gradients over the group, of new values over those that share.
 
     A tied weight's gradient goes to the owners of each of its operators' states.
@@ -22,7 +23,7 @@ def owner_volumes(group: tuple[int, ...], sharing: Sharing) -> dict[str, float]:
     return {"to_owners": sharing.to_owners * len(group) / len(sharing.devices), "from_owners": sharing.from_owners}
 
 
-def owner_seconds(problem: Problem, group: tuple[int, ...], sharing: Sharing, *, elements: float, sizes: SumSizes) -> dict[str, FloatArray]:
+def owner_seconds(problem: Problem, group: DeviceList, sharing: Sharing, *, elements: float, sizes: SumSizes) -> dict[str, FloatArray]:
     """Seconds of both exchanges of one layer's elements, each an all_to_all of unequal parts: as long as the busiest member's.
 
         t = V / max(V, bucket) x T(part x max(V, bucket))      V = bytes of the elements

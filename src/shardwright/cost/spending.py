@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from shardwright.arrays import among, numbers_of
+from shardwright.arrays import IntArray, among
 from shardwright.hardware.catalog.power import power_of
 from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIGA
 
@@ -43,15 +44,20 @@ class Spending:
 
 def paid_devices(cluster: Cluster, working: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Of each node group the devices in nodes of which some device is among `working`, and the ones that are."""
-    devices, first = numbers_of(working), 0
+    first, devices = 0, DeviceList.of(working)
     paid, used = [], []
     for group in cluster.groups:
-        size = group.kind.num_devices
-        own = devices[(devices >= first) & (devices < first + group.count * size)]
-        paid.append(int(among((own - first) // size, group.count).sum()) * size)
-        used.append(len(own))
-        first += group.count * size
+        size, end = group.kind.num_devices, first + group.count * group.kind.num_devices
+        used.append(devices.within(first, end))
+        paid.append(used[-1] if used[-1] == end - first else int(among(_nodes(devices, first, end, size), group.count).sum()) * size)
+        first = end
     return tuple(paid), tuple(used)
+
+
+def _nodes(working: DeviceList, first: int, end: int, size: int) -> IntArray:
+    """The node of each device that works of a node group from device `first` to before `end`."""
+    devices = working.array
+    return (devices[(devices >= first) & (devices < end)] - first) // size
 
 
 def usd_per_hour(paid: Sequence[int], prices: Sequence[float | None]) -> float | None:

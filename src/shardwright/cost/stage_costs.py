@@ -7,11 +7,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, distinct, listed
+from shardwright.arrays import FloatArray
 from shardwright.cost.family_costs import FamilyCosts, slice_lengths
 from shardwright.cost.pairs import Taken, taken_of
 from shardwright.cost.parts import ATTENTION, CP, EP, GEMM, TP
 from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts
+from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
@@ -24,7 +25,7 @@ from shardwright.strategy.plan.plan import Plan
 _COMMUNICATION = (TP, CP, EP)
 _PRODUCTS = (GEMM, ATTENTION)
 
-Group = tuple[tuple[int, ...], int]
+Group = tuple[DeviceList, int]
 """Devices, and how many further on they are than these numbers say: equal stages share the numbers."""
 Sharing = tuple[tuple[int, int, int], HeldParameters, int, tuple[Use, ...]]
 """(lane, chunk, family), parameters that it sums, how many devices further on it does so than they say, and their uses."""
@@ -109,7 +110,7 @@ class StageCosts:
         def classes_in(groups: dict[tuple[int, int], Group]) -> tuple[int, ...]:
             key = tuple(groups)
             if key not in known:
-                known[key] = _classes_in(tuple([(Same(group), by) for group, by in groups.values()]), same)
+                known[key] = _classes_in(tuple(groups.values()), same)
             return known[key]
 
         result = {}
@@ -138,11 +139,11 @@ class StageCosts:
 
 
 @lru_cache(maxsize=4096)
-def _classes_in(groups: tuple[tuple[Same[tuple[int, ...]], int], ...], classes: Same[tuple[DeviceClass, ...]]) -> tuple[int, ...]:
+def _classes_in(groups: tuple[tuple[DeviceList, int], ...], classes: Same[tuple[DeviceClass, ...]]) -> tuple[int, ...]:
     """The classes that members of some groups, each moved by a number of devices, are of."""
     class_of = class_numbers(classes.value)
-    devices = np.concatenate([listed(group.value) + by for group, by in groups])
-    return tuple(distinct(class_of[devices]).tolist())
+    devices = np.concatenate([group.array + by for group, by in groups])
+    return tuple(np.flatnonzero(np.bincount(class_of[devices])).tolist())
 
 
 def action_seconds(step: StepCosts, kind: TaskKind, *, early: bool = False) -> float:

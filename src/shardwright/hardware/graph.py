@@ -46,6 +46,12 @@ class Units:
         run = bisect_right(self.first, device) - 1
         return self.number[run] + (device - self.first[run]) // self.size[run]
 
+    def around(self, device: int) -> tuple[int, int]:
+        """The first device of the unit that a device lies in, and the first one behind it."""
+        run = bisect_right(self.first, device) - 1
+        first = device - (device - self.first[run]) % self.size[run]
+        return first, min([first + self.size[run], *self.first[run + 1 : run + 2]])
+
     def seen_from(self, first: int, lasts: Iterable[int]) -> tuple[int, Units]:
         """The first device of the unit that `first` lies in, and the units as devices that are counted from it see them, up to the largest
         of `lasts`: equal wherever they lie alike.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, IntArray, distinct
+from shardwright.arrays import BoolArray, Int32Array, IntArray, distinct
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.buckets import pieces_before
 from shardwright.program.instances import Stream, TaskKind
@@ -220,7 +220,7 @@ def _couple(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape: 
     links.start_together(np.stack([before[known], task[known], task[known]], axis=1))
 
 
-def _lay_sends(laid: _Laid, posts: Posts, edges: tuple[LaneEdge, ...], class_of: IntArray, shape: TaskShape, links: Links) -> None:
+def _lay_sends(laid: _Laid, posts: Posts, edges: tuple[LaneEdge, ...], class_of: Int32Array, shape: TaskShape, links: Links) -> None:
     """One send an action and edge on the sender's stream; a receiver and its coupled classes wait for all that they receive."""
     back_first, back_last = laid.backward(laid.first), laid.backward(laid.last)
     for kind, stream, forward in ((TaskKind.SEND_F, Stream.SEND_F, True), (TaskKind.SEND_B, Stream.SEND_B, False)):
@@ -259,7 +259,7 @@ def _lay_sends(laid: _Laid, posts: Posts, edges: tuple[LaneEdge, ...], class_of:
 
 
 def _crossings(
-    posts: Posts, edges: tuple[LaneEdge, ...], class_of: IntArray, *, forward: bool
+    posts: Posts, edges: tuple[LaneEdge, ...], class_of: Int32Array, *, forward: bool
 ) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
     """Who sends along which edge in one direction.
 

@@ -7,7 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import IntArray, distinct, listed
+from shardwright.arrays import Int32Array, IntArray, distinct, split_by
+from shardwright.hardware.device_list import DeviceList, apart
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.instances import Instances, TaskKind
 from shardwright.program.orders.rows import ActionRows
@@ -25,7 +26,7 @@ class DeviceClass:
         devices: sorted; the first one stands for all. row: of the order. families: (lane, chunk, family) of each of its stages.
     """
 
-    devices: tuple[int, ...]
+    devices: DeviceList
     row: int
     families: tuple[tuple[int, int, int], ...]
 
@@ -195,20 +196,8 @@ def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows)
     row_of = {row: number for number, row in enumerate(rows.devices)}
     # A family of all devices of a row tells none of them apart.
     whole = {key: row_of[families[0]] for key, families in known.items() if len(families) == 1 and families[0] in row_of}
-    members = {key: [listed(family) for family in families] for key, families in known.items() if key not in whole}
-    colour = np.zeros(1 + max(devices[-1] for devices in (*rows.devices, *(f for families in known.values() for f in families))), np.int64)
-    for number, row in enumerate(rows.devices):
-        colour[listed(row)] = number
-    colours = rows.num_rows
-    family_of = {}
-    for key, families in members.items():
-        where = np.full(len(colour), -1, dtype=np.int32)
-        for index, family in enumerate(families):
-            where[family] = index
-            mixed, place = np.unique(colour[family], return_inverse=True)
-            colour[family] = place.reshape(-1) + colours
-            colours += len(mixed)
-        family_of[key] = where
+    members = {key: families for key, families in known.items() if key not in whole}
+    parts, family_of = _parts_of_rows(rows, members)
     # By row the stages that all of its devices are one family of.
     of_row: dict[int, list[tuple[int, int, int]]] = {}
     others: list[StageParts] = []
@@ -218,35 +207,61 @@ def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows)
         else:
             of_row.setdefault(there, []).append((stage.lane, stage.chunk, 0))
     classes = []
-    for number, row in enumerate(rows.devices):
-        devices = listed(row)
-        mixed, first, place = np.unique(colour[devices], return_index=True, return_inverse=True)
-        for one in np.argsort(first).tolist():
-            own = tuple(sorted(devices[place.reshape(-1) == one].tolist())) if len(mixed) > 1 else row
+    for number, classes_of_row in enumerate(parts):
+        for own in classes_of_row:
             index_of = {key: int(where[own[0]]) for key, where in family_of.items()}
             mine = [(s.lane, s.chunk, index) for s in others if (index := index_of[id(s.families)]) >= 0]
             classes.append(DeviceClass(devices=own, row=number, families=tuple(sorted(of_row.get(number, []) + mine))))
     return tuple(classes)
 
 
-def class_numbers(classes: tuple[DeviceClass, ...]) -> IntArray:
+def _parts_of_rows(
+    rows: ActionRows, members: dict[int, tuple[DeviceList, ...]]
+) -> tuple[list[tuple[DeviceList, ...]], dict[int, Int32Array]]:
+    """Devices of each row by the families that they are of, and by stages' families the one that each device is of, -1 = none."""
+    if not members and apart(rows.devices):
+        return [(row,) for row in rows.devices], {}
+    last = max(devices[-1] for devices in (*rows.devices, *(family for families in members.values() for family in families)))
+    colour = np.zeros(1 + last, dtype=np.int64)
+    for number, row in enumerate(rows.devices):
+        colour[row.array] = number
+    colours = rows.num_rows
+    family_of = {}
+    for key, families in members.items():
+        where = np.full(len(colour), -1, dtype=np.int32)
+        for index, family in enumerate(families):
+            devices = family.array
+            where[devices] = index
+            mixed, place = np.unique(colour[devices], return_inverse=True)
+            colour[devices] = place.reshape(-1) + colours
+            colours += len(mixed)
+        family_of[key] = where
+    result = []
+    for row in rows.devices:
+        devices = row.array
+        own = colour[devices]
+        result.append((row,) if (own == own[0]).all() else tuple(map(DeviceList.of, split_by(devices, own))))
+    return result, family_of
+
+
+def class_numbers(classes: tuple[DeviceClass, ...]) -> Int32Array:
     """The class of each device, -1 for devices of no stage."""
     return _class_numbers(Same(classes))
 
 
 @lru_cache(maxsize=8)
-def _class_numbers(known: Same[tuple[DeviceClass, ...]]) -> IntArray:
+def _class_numbers(known: Same[tuple[DeviceClass, ...]]) -> Int32Array:
     classes = known.value
-    result = np.full(max(c.devices[-1] for c in classes) + 1, -1, dtype=np.int64)
+    result = np.full(max(c.devices[-1] for c in classes) + 1, -1, dtype=np.int32)
     for number, one in enumerate(classes):
-        result[listed(one.devices)] = number
+        result[one.devices.array] = number
     result.setflags(write=False)
     return result
 
 
-def reached(messages: Messages, class_of: IntArray) -> dict[int, tuple[int, ...]]:
+def reached(messages: Messages, class_of: Int32Array) -> dict[int, tuple[int, ...]]:
     """Class -> classes that its devices send to."""
-    ends = class_of[messages.sends[:, :2] + messages.base]
+    ends = class_of[messages.sends[:, :2] + messages.base].astype(np.int64)
     count = int(class_of.max(initial=0)) + 1
     result: dict[int, tuple[int, ...]] = {}
     for code in distinct(ends[:, 0] * count + ends[:, 1]).tolist():

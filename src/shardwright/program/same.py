@@ -32,11 +32,5 @@ def one_of_equals(value: H) -> H:
 
 
 @lru_cache(maxsize=64)
-def one_of_equal_devices(devices: tuple[int, ...]) -> tuple[int, ...]:
-    """The first of equal tuples of devices that was asked for lately: large ones are compared by identity, and stored once."""
-    return devices
-
-
-@lru_cache(maxsize=64)
 def _known(value: Hashable) -> Hashable:
     return value

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import field
 from functools import lru_cache
 
+from shardwright.hardware.device_list import EMPTY, DeviceList, union
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.same import Same
@@ -43,11 +45,11 @@ class Party:
         lanes: all devices of its lanes, where there are several parties.
     """
 
-    devices: tuple[int, ...]
+    devices: DeviceList
     reduced: int
     gradient: int
     parameter: int
-    lanes: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
+    lanes: DeviceList = field(default=EMPTY, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class Sharing:
         meets: parties of the plan that hold them: one is left of several where none shards gradients or parameters of these.
     """
 
-    devices: tuple[int, ...]
+    devices: DeviceList
     optimizer: int
     parties: tuple[Party, ...]
     meets: int = 1
@@ -69,7 +71,7 @@ class Sharing:
         """The party of a device: of a duplicate that sums nothing, that of its lane."""
         return self.parties[0] if len(self.parties) == 1 else next(p for p in self.parties if device in p.lanes)
 
-    def among(self, device: int, group: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def among(self, device: int, group: DeviceList) -> tuple[DeviceList, DeviceList]:
         """Who moves the elements together with a device, and of them those that share states: of several parties its own alone.
 
         Args:
@@ -125,18 +127,18 @@ class ShardRules:
 
     lanes: tuple[ShardRule, ...]
     parties: tuple[int, ...]
-    devices: tuple[frozenset[int], ...] = ()
+    devices: tuple[DeviceList, ...] = ()
 
     def of(self, device: int) -> ShardRule:
         """The rule of the lanes of a device: those of one party have one."""
         party = next((number for number, devices in enumerate(self.devices) if device in devices), None)
         return self.lanes[0 if party is None else self.parties.index(party)]
 
-    def sharing(self, klass: ParameterClass, near: tuple[int, ...]) -> Sharing:
+    def sharing(self, klass: ParameterClass, near: DeviceList) -> Sharing:
         """Who shares the states of a parameter of a class that the devices `near` sum, of those that use it in one operator."""
         return _sharing(self, klass, near)
 
-    def party(self, klass: ParameterClass, near: tuple[int, ...], device: int) -> Party:
+    def party(self, klass: ParameterClass, near: DeviceList, device: int) -> Party:
         """The party of a device in that."""
         return self.sharing(klass, near).party(device)
 
@@ -159,7 +161,7 @@ def _shard_rules(one: Same[Plan]) -> ShardRules:
     parties = tuple(alone.get(lane.name, len(named)) for lane in plan.lanes)
     count = len(set(parties))
     devices = [
-        frozenset().union(*(_devices(lane) for lane, own in zip(plan.lanes, parties, strict=True) if own == party))
+        union(devices for lane, own in zip(plan.lanes, parties, strict=True) if own == party for devices in _devices(lane))
         for party in (range(count) if count > 1 else ())
     ]
     return ShardRules(lanes=tuple(_rule(plan, lane.name) for lane in plan.lanes), parties=parties, devices=tuple(devices))
@@ -181,8 +183,8 @@ def _rule(plan: Plan, lane: str) -> ShardRule:
     return ShardRule(zero=zero, degrees=degrees, offload=offload, gather=dense.gather, reduce=of_states.reduce)
 
 
-def _devices(lane: Lane) -> frozenset[int]:
-    return frozenset(d for stage in lane.stages for p in stage.placements for d in devices_of(p.split, stage.base + p.offset))
+def _devices(lane: Lane) -> Iterator[DeviceList]:
+    return (DeviceList.of(devices_of(p.split, stage.base + p.offset)) for stage in lane.stages for p in stage.placements)
 
 
 def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int = 1) -> int:
@@ -194,10 +196,10 @@ def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int =
 
 
 @lru_cache(maxsize=65536)
-def _sharing(rules: ShardRules, klass: ParameterClass, near: tuple[int, ...]) -> Sharing:
-    lanes = rules.devices or (frozenset(near),)
+def _sharing(rules: ShardRules, klass: ParameterClass, near: DeviceList) -> Sharing:
+    lanes = rules.devices or (near,)
     rule = dict(zip(rules.parties, rules.lanes, strict=True)) if rules.devices else {0: rules.lanes[0]}
-    met = [(rule[number], own, lane) for number, lane in enumerate(lanes) if (own := tuple([d for d in near if d in lane]))]
+    met = [(rule[number], own, lane) for number, lane in enumerate(lanes) if (own := near.common(lane))]
     optimizer = degree(met[0][0], klass, len(near))
     parties = []
     for one, own, lane in met:

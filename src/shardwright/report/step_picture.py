@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from shardwright.arrays import listed
 from shardwright.hardware.cluster import Tier
+from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.step_trace import Span, StepTrace, Track
 from shardwright.report.plan_ways import device_text
@@ -86,7 +86,7 @@ def step_picture(
     prediction: Prediction,
     traffic: Sequence[tuple[Traffic, ...]],
     *,
-    classes: Sequence[tuple[int, ...]],
+    classes: Sequence[Sequence[int]],
     cluster: str,
     tiers: Sequence[Tier],
     node_sizes: Sequence[int],
@@ -127,7 +127,7 @@ def step_picture(
     )
 
 
-def _nodes(classes: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tuple[Nodes, ...]:
+def _nodes(classes: Sequence[Sequence[int]], sizes: Sequence[int]) -> tuple[Nodes, ...]:
     row_of = {device: row for row, devices in enumerate(classes) for device in devices}
     first, each = 0, []
     for size in sizes:
@@ -157,6 +157,6 @@ def nodes_name(nodes: Nodes) -> str:
     return f"node {nodes.first}" if nodes.count == 1 else f"nodes {nodes.first}-{nodes.first + nodes.count - 1}"
 
 
-def group_text(group: tuple[int, ...]) -> str:
+def group_text(group: DeviceList) -> str:
     """The devices of a group."""
-    return f"{device_text(listed(group))} ({len(group):,})"
+    return f"{device_text(group.array)} ({len(group):,})"

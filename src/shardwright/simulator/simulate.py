@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 
-from shardwright.arrays import IntArray, listed
+from shardwright.arrays import IntArray
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.critical_path import jitter_among
 from shardwright.cost.device_blocks import apart_by_work, met_inside, network_unit
@@ -221,8 +221,7 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
     """Every family of every stage, priced; stages of one kind are priced once."""
     working = working_devices(Same(stages))
     problem = with_overlap_of(working_problem(problem, working), (stage for lane in stages for stage in lane))
-    sets = {id(stage.devices): stage.devices for lane in stages for stage in lane}.values()
-    shape = Shape(devices=working, sets=len(set(sets)))
+    shape = Shape(devices=working, sets=len({stage.devices for lane in stages for stage in lane}))
     families: dict[tuple[int, int, int], FamilyCosts] = {}
     shared: list[Sharing] = []
     known: dict[int, list[FamilyCosts]] = {}
@@ -242,7 +241,6 @@ def _family_costs(problem: Problem, plan: Plan, kind: StageKind, index: int, *, 
     base, device = stage.base, stage.families[index][0]
     place = base % unit if unit else base
     own = {key: items for key, items in kind.held.items() if key[3] == device}
-    counted = {id(group): (listed(group) - base).tobytes() for items in own.values() for h in items for group in (h.group, h.near)}
     sums = tuple(
         [
             (
@@ -252,8 +250,8 @@ def _family_costs(problem: Problem, plan: Plan, kind: StageKind, index: int, *, 
                 h.trainable,
                 h.backward,
                 h.layers,
-                counted[id(h.group)],
-                counted[id(h.near)],
+                h.group.shifted(-base),
+                h.near.shifted(-base),
             )
             for (_, _, n, _), items in own.items()
             for h in items
@@ -271,7 +269,7 @@ def _shards_alike(plan: Plan, stage: StageParts, held: list[HeldParameters]) -> 
     if not rules.devices:
         return plan.shards
     shared = [rules.sharing(h.klass, h.near).parties for h in held if h.trainable]
-    counted = [[(tuple([d - stage.base for d in p.devices]), p.reduced, p.gradient, p.parameter) for p in some] for some in shared]
+    counted = [[(p.devices.shifted(-stage.base), p.reduced, p.gradient, p.parameter) for p in some] for some in shared]
     return plan.shards, plan.lanes[stage.lane].name, tuple(map(tuple, counted))
 
 

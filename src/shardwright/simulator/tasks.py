@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, Int32Array, IntArray, listed
+from shardwright.arrays import FloatArray, Int32Array, IntArray
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.crossings import Crossing, around_seconds, crossing_of
 from shardwright.cost.device_network import plan_units, working_problem
@@ -75,11 +75,10 @@ def _sends(problem: Problem, program: Program) -> _Sends:
 @lru_cache(maxsize=64)
 def _lying(classes: tuple[DeviceClass, ...], units: tuple[Units, ...], total: int) -> tuple[IntArray, IntArray]:
     """(levels, classes) unit of each class's first device, and (levels, classes, 2) its members there over the unit's devices."""
-    places = [[level.of(listed(c.devices)) for c in classes] for level in units]
-    unit = np.array([[int(place[0]) for place in row] for row in places], dtype=np.int64)
-    firsts = listed(tuple(c.devices[0] for c in classes))
+    firsts = np.array([c.devices[0] for c in classes], dtype=np.int64)
+    unit = np.array([level.of(firsts) for level in units])
     sizes = [np.minimum(level.sizes(firsts), total).tolist() for level in units]
-    members = [[int((place == place[0]).sum()) for place in row] for row in places]
+    members = [[one.devices.within(*level.around(one.devices[0])) for one in classes] for level in units]
     return unit, np.stack([np.array(members), np.array(sizes)], axis=2)
 
 

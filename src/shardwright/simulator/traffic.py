@@ -23,6 +23,7 @@ from shardwright.cost.parts import MODES, PART_OF_AXIS, PARTS
 from shardwright.cost.redone import moved_again
 from shardwright.cost.sum_sizes import gathered_bytes, gradient_bytes
 from shardwright.cost.terms import gathers_again
+from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import level_between
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block import Move, Phase
@@ -53,7 +54,7 @@ class Traffic:
     """
 
     part: str
-    group: tuple[int, ...]
+    group: DeviceList
     sent: tuple[float, ...]
 
 
@@ -100,21 +101,21 @@ class _Sums:
     def __init__(self, problem: Problem, device: int) -> None:
         self.problem, self.own, self.device = problem, kind_problem(problem, device), device
         self.units = plan_units(problem)
-        self._sent: dict[tuple[str, tuple[int, ...]], FloatArray] = {}
+        self._sent: dict[tuple[str, DeviceList], FloatArray] = {}
 
-    def add(self, part: str, group: tuple[int, ...], sent: FloatArray) -> None:
+    def add(self, part: str, group: DeviceList, sent: FloatArray) -> None:
         """Count `sent`, bytes over each tier."""
         key = part, group
         self._sent[key] = self._sent.get(key, np.zeros(len(self.units))) + sent
 
-    def collective(self, part: str, kind: Collective, group: tuple[int, ...], *, volume: float, times: float = 1.0) -> None:
+    def collective(self, part: str, kind: Collective, group: DeviceList, *, volume: float, times: float = 1.0) -> None:
         """Count a collective of `volume` bytes over `group`, so many times."""
         if len(group) > 1 and volume > 0.0 and times > 0.0:
             network = network_of_devices(self.problem, group)
             sent = wire_bytes(kind, volume=np.array([volume]), span=group_span(group, network), network=network)
             self.add(part, group, self._padded(sent) * times)
 
-    def move(self, move: Move, group: tuple[int, ...], *, volume: float, times: float) -> None:
+    def move(self, move: Move, group: DeviceList, *, volume: float, times: float) -> None:
         """Count a move of a block."""
         part = PARTS[PART_OF_AXIS[move.axes[0]]]
         if not move.copies:
@@ -155,22 +156,22 @@ def _of_block(sums: _Sums, stage: StageParts, segment: Segment, *, cut: tuple[in
     program, degrees = lower_block(segment.block, structure, context), local_sizes(structure)
     mode, again = recompute_mode(segment.keeps), moved_again(program, own.runtime)
     for move in program.moves:
-        group = tuple(d + first + stage.base for d in move.group)
+        group = DeviceList.of([d + first + stage.base for d in move.group])
         volume = float(sum(int(evaluate(size, degrees)[0]) for size in move.volume))
         repeated = mode == 2 or (mode == 1 and again(move))
         times = forward + (backward if repeated else 0) if move.phase is Phase.F else backward
         sums.move(move, group, volume=volume, times=times * segment.count)
 
 
-_Together = tuple[tuple[int, ...], tuple[int, ...], int]
+_Together = tuple[DeviceList, DeviceList, int]
 """Group, those of it that share states, and how many of these have one copy."""
 
 
 class _Moved(NamedTuple):
     """What is reduced together, as `_Together`; last: once a step whatever the lane's stage; whole: gathered behind the update."""
 
-    group: tuple[int, ...]
-    near: tuple[int, ...]
+    group: DeviceList
+    near: DeviceList
     shard: int
     last: bool
     whole: bool
@@ -265,8 +266,8 @@ def _of_messages(sums: _Sums, messages: Messages, scale: float) -> None:
             ends = np.array([source, target]) + messages.base
             tier = int(level_between(ends[:1], ends[1:], sums.units)[0])
             passed = np.array([t == tier if tier == 0 else 0 < t <= tier for t in range(len(sums.units))], dtype=np.float64)
-            sums.add(PIPELINE, tuple(sorted(ends.tolist())), passed * elements * scale)
+            sums.add(PIPELINE, DeviceList.of(np.sort(ends)), passed * elements * scale)
     for kind, group, elements in messages.collectives:
-        members = tuple(d + messages.base for d in group)
+        members = DeviceList.of([d + messages.base for d in group])
         if sums.device in members:
             sums.collective(PIPELINE, kind, members, volume=elements * scale)

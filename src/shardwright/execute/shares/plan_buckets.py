@@ -11,6 +11,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.shares.gradients import Groups, in_own_order
 from shardwright.execute.shares.parameters import Key
 from shardwright.execute.shares.shards import Bucket, Sharers
+from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import runs_backward, without_gradient
 from shardwright.model.ir.graph import Model
@@ -50,7 +51,7 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
             for number, own in enumerate(group.groups):
                 holders, sharers = _holders(own, group), []
                 for devices in _sharing(holders, used, beside):
-                    sharers.append(_sharers(rules.sharing(used.klass, devices), key, trainable=used.trainable))
+                    sharers.append(_sharers(rules.sharing(used.klass, DeviceList.of(devices)), key, trainable=used.trainable))
                 if not used.trainable and all(p.degrees[2] == 1 for s in sharers for p in (s.parties or (s,))):
                     continue
                 together = frozenset(d for one in sharers for p in (one.parties or (one,)) for d in _alike(p.devices, holders, one, used))
@@ -141,7 +142,8 @@ def _sharing(holders: tuple[int, ...], used: _Users, beside: Beside) -> list[tup
     alike = used.alike(holders)
     if len(alike) > 1:
         return alike
-    parts = sorted({bucket_of(holders, beside[used.stand(d)]) for d in holders})
+    every = DeviceList.of(holders)
+    parts = sorted({tuple(bucket_of(every, map(DeviceList.of, beside[used.stand(d)]))) for d in holders})
     return parts if sum(map(len, parts)) == len(holders) else [holders]
 
 
@@ -149,17 +151,17 @@ def _sharers(sharing: Sharing, key: Key, *, trainable: bool) -> Sharers:
     """Those of a bucket, with their parties where there are several; of frozen parameters there is the parameter's degree alone."""
     if not trainable:
         parties = tuple(_cut(party, (party.parameter,) * 3, key) for party in sharing.parties)
-        return parties[0] if len(parties) == 1 else Sharers(devices=sharing.devices, degrees=(1, 1, 1), parties=parties)
+        return parties[0] if len(parties) == 1 else Sharers(devices=tuple(sharing.devices), degrees=(1, 1, 1), parties=parties)
     if len(sharing.parties) == 1:
         (party,) = sharing.parties
         return _cut(party, (sharing.optimizer, party.gradient, party.parameter), key)
     parties = tuple(_cut(party, (party.reduced, party.gradient, party.parameter), key) for party in sharing.parties)
-    return Sharers(devices=sharing.devices, degrees=(sharing.optimizer, 1, 1), parties=parties)
+    return Sharers(devices=tuple(sharing.devices), degrees=(sharing.optimizer, 1, 1), parties=parties)
 
 
 def _cut(party: Party, cut: tuple[int, int, int], key: Key) -> Sharers:
     _nested(cut, key)
-    return Sharers(devices=party.devices, degrees=cut)
+    return Sharers(devices=tuple(party.devices), degrees=cut)
 
 
 def _alike(party: tuple[int, ...], holders: tuple[int, ...], sharers: Sharers, used: _Users) -> tuple[int, ...]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import cast
 
 import numpy as np
 
-from shardwright.arrays import IntArray, among_any
+from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
+from shardwright.hardware.device_list import DeviceList, union
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent
@@ -123,13 +124,14 @@ class TreeCells(Mapping[int, Cell]):
 
     Args:
         levels: the tree's cuts, outermost first. base: device of the first leaf.
+
+    Attributes:
+        row: devices of the leaves, in their order.
     """
 
     def __init__(self, levels: tuple[Split, ...], base: int) -> None:
         self.levels = levels
-        self.devices = np.full(1, base, dtype=np.int64)
-        for level in levels:
-            self.devices = np.add.outer(self.devices, np.arange(level.num_parts) * np.array(level.step)).reshape(-1)
+        self.row = DeviceList.mesh(base, [(level.num_parts, cast(int, level.step)) for level in levels])
 
         # A mesh's steps nest: from the widest on, each says one index of a device.
         below, nested = 1, []
@@ -139,11 +141,11 @@ class TreeCells(Mapping[int, Cell]):
         self._nested = sorted(nested, reverse=True)
 
     def __getitem__(self, device: int) -> Cell:
-        place, left, ways = 0, device - int(self.devices[0]), []
+        place, left, ways = 0, device - self.row[0], []
         for step, below in self._nested:
             index, left = divmod(left, step) if step else (0, left)
             place += index * below
-        if not 0 <= place < len(self.devices) or self.devices[place] != device:
+        if not 0 <= place < len(self.row) or self.row[place] != device:
             found = np.flatnonzero(self.devices == device)
             if not len(found):
                 raise KeyError(device)
@@ -154,10 +156,15 @@ class TreeCells(Mapping[int, Cell]):
         return Cell(ways=tuple(reversed(ways)))
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.devices.tolist())
+        return iter(self.row)
 
     def __len__(self) -> int:
-        return len(self.devices)
+        return len(self.row)
+
+    @cached_property
+    def devices(self) -> IntArray:
+        """`row` as an array."""
+        return self.row.array
 
 
 def devices_of(tree: Mapping[int, Cell]) -> IntArray:
@@ -165,6 +172,11 @@ def devices_of(tree: Mapping[int, Cell]) -> IntArray:
     if isinstance(tree, TreeCells):
         return tree.devices
     return np.fromiter(tree, dtype=np.int64, count=len(tree))
+
+
+def row_of(tree: Mapping[int, Cell]) -> DeviceList:
+    """Devices of the leaves of a tree, in their order."""
+    return tree.row if isinstance(tree, TreeCells) else DeviceList.of(tree)
 
 
 def leaves(split: Split | None, base: int) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
@@ -223,8 +235,8 @@ class StageCells:
     samples: int
     cells: dict[OperatorClass, Mapping[int, Cell]]
     exchange: Exchange | None
-    devices: tuple[int, ...]
-    families: tuple[tuple[int, ...], ...]
+    devices: DeviceList
+    families: tuple[DeviceList, ...]
     splits: dict[OperatorClass, Split | None] = field(default_factory=dict)
     boxes: dict[object, Layout] = field(default_factory=dict)
 
@@ -267,7 +279,7 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
                 dims = {dim for cell in same[key].values() for dim, _ in cell.ways}
             else:
                 same[key] = TreeCells(levels, tree.offset)
-                if not _are_same(devices_of(same[key]), devices_of(next(iter(same.values())))):
+                if row_of(same[key]).by_number() != row_of(next(iter(same.values()))).by_number():
                     choices.append(dict.fromkeys(same[key], ()))
                 dims = {split.dim for split in levels}
             if Dim.CONTEXT in dims:
@@ -275,7 +287,7 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
         cells[tree.klass] = same[key]
         if tree.klass is OperatorClass.CORE:
             exchange = tree.exchange
-    devices = tuple(np.flatnonzero(among_any([devices_of(tree) for tree in same.values()])).tolist()) if same else ()
+    devices = union(map(row_of, same.values()))
     groups: dict[object, list[int]] = {}
     if unfolded or choices:
         first = next(iter(same.values()))
@@ -287,14 +299,9 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
         cells=cells,
         exchange=exchange,
         devices=devices,
-        families=tuple(tuple(group) for group in groups.values()) or (devices,) * bool(devices),
+        families=tuple(map(DeviceList.of, groups.values())) or (devices,) * bool(devices),
         splits={tree.klass: tree.split for tree in trees},
     )
-
-
-def _are_same(one: IntArray, other: IntArray) -> bool:
-    """Whether two trees have the same devices, in any order."""
-    return len(one) == len(other) and np.array_equal(np.sort(one), np.sort(other))
 
 
 @lru_cache(maxsize=4096)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import cast
 
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import AxisStep, Cell, Cells, StageCells, devices_of, indices, regular_levels
+from shardwright.program.layout.cells import AxisStep, Cell, Cells, StageCells, indices, regular_levels, row_of
 from shardwright.program.layout.layout import Indices, count
 from shardwright.strategy.plan.split import Split
 
@@ -28,13 +30,25 @@ class Projection:
     """Which devices of a tree have the same parts of some dims.
 
     Args:
-        devices: of the tree, in its order. number: of each, the index of its parts. cells: the ways of each index, those dims alone,
-            in the order in which the tree meets them.
+        row: devices of the tree, in its order. cells: the ways of each index of parts, those dims alone, in the order in which the tree
+            meets them. listed: index of each device; of a tree of equal parts it follows from its `levels` and the `dims` instead.
     """
 
-    devices: IntArray
-    number: IntArray
+    row: DeviceList
     cells: Cells
+    listed: IntArray | None = None
+    levels: tuple[Split, ...] = ()
+    dims: frozenset[Dim] = frozenset()
+
+    @property
+    def devices(self) -> IntArray:
+        """(devices,) of the tree, in its order."""
+        return self.row.array
+
+    @property
+    def number(self) -> IntArray:
+        """(devices,) index of each one's parts: made when it is asked for, as most questions are answered by `cells` alone."""
+        return self.listed if self.listed is not None else stride_numbers(self.levels, self.dims)
 
 
 @lru_cache(maxsize=16384)
@@ -61,14 +75,39 @@ class Tokens:
     """Which tokens the devices of a tree work on: samples and positions apart, as each is cut alone. Equal only to itself.
 
     Args:
-        devices: of the tree, in its order. parts: of samples and of positions, each distinct one once. number: (2, devices) of them.
-        counts: (devices, 2) how many samples and positions each device has.
+        cut: the tree by samples and by positions. parts: of samples and of positions, each distinct one once. part_of: of each index of
+            `cut`, the number of its part. sizes: of each part.
     """
 
-    devices: IntArray
+    cut: tuple[Projection, Projection]
     parts: tuple[tuple[Indices, ...], tuple[Indices, ...]]
-    number: IntArray
-    counts: IntArray
+    part_of: tuple[IntArray, IntArray]
+    sizes: tuple[IntArray, IntArray]
+
+    @property
+    def row(self) -> DeviceList:
+        """Devices of the tree, in its order."""
+        return self.cut[0].row
+
+    @property
+    def devices(self) -> IntArray:
+        """`row` as an array."""
+        return self.row.array
+
+    @property
+    def number(self) -> IntArray:
+        """(2, devices) of the parts of samples and of positions."""
+        return np.stack([of[one.number] for of, one in zip(self.part_of, self.cut, strict=True)])
+
+    @property
+    def counts(self) -> IntArray:
+        """(devices, 2) how many samples and positions each device has."""
+        return np.stack([size[number] for size, number in zip(self.sizes, self.number, strict=True)], axis=1)
+
+    @property
+    def even(self) -> bool:
+        """Whether all devices have as many samples and positions."""
+        return all(size.min() == size.max() for size in self.sizes)
 
 
 @lru_cache(maxsize=16384)
@@ -80,9 +119,7 @@ def tokens(stage: StageCells, klass: OperatorClass, length: int) -> Tokens:
 @lru_cache(maxsize=4096)
 def _tokens(cut: tuple[Projection, ...], lengths: tuple[int, int]) -> Tokens:
     (samples, of, some), (positions, at, many) = (_taken(one.cells, length) for one, length in zip(cut, lengths, strict=True))
-    number = np.stack([of[cut[0].number], at[cut[1].number]])
-    counts = np.stack([some[number[0]], many[number[1]]], axis=1)
-    return Tokens(devices=cut[0].devices, parts=(samples, positions), number=number, counts=counts)
+    return Tokens(cut=(cut[0], cut[1]), parts=(samples, positions), part_of=(of, at), sizes=(some, many))
 
 
 @lru_cache(maxsize=4096)
@@ -96,10 +133,20 @@ def _taken(cells: Cells, length: int) -> tuple[tuple[Indices, ...], IntArray, In
 def _by_strides(tree: Mapping[int, Cell], levels: tuple[Split, ...], dims: frozenset[Dim]) -> Projection:
     """The numbers of a tree of equal parts, whose leaves are in the order of its levels."""
     return Projection(
-        devices=devices_of(tree),
-        number=stride_numbers(levels, dims),
+        row=row_of(tree),
+        levels=levels,
+        dims=dims,
         cells=_cells_of(tuple((split.dim, split.num_parts, split.zigzag) for split in levels if split.dim in dims)),
     )
+
+
+def group_of_first(levels: tuple[Split, ...], dims: Container[Dim]) -> tuple[DeviceList, DeviceList]:
+    """In a tree of equal parts from device 0: the devices that differ from the first one only in some dims, and the first device of each
+    such group. All groups are one pattern.
+    """
+    steps = [(split.dim in dims, (split.num_parts, cast(int, split.step))) for split in levels]
+    inside, outside = (DeviceList.mesh(0, [step for of, step in steps if of is wanted]) for wanted in (True, False))
+    return inside, outside
 
 
 def stride_numbers(levels: tuple[Split, ...], dims: frozenset[Dim]) -> IntArray:
@@ -126,5 +173,4 @@ def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> Projection:
     """The numbers of any tree."""
     numbers: dict[Cell, int] = {}
     number = [numbers.setdefault(Cell(ways=tuple(way for way in cell.ways if way[0] in dims)), len(numbers)) for cell in tree.values()]
-    devices = devices_of(tree)
-    return Projection(devices=devices, number=np.array(number, dtype=np.int64), cells=Cells(numbers))
+    return Projection(row=row_of(tree), listed=np.array(number, dtype=np.int64), cells=Cells(numbers))

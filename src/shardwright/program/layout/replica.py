@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
+from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import Cell, StageCells, indices, regular_levels
+from shardwright.program.layout.cells import Cell, StageCells, devices_of, indices, regular_levels
 from shardwright.strategy.plan.split import Exchange, Split
 
 
@@ -39,12 +41,11 @@ def replica(cells: StageCells, device: int, island: int = 1) -> Replica:
     common = _common_strides(cells)
     if not common:
         return Replica(cells=cells, first=0)
-    every = np.array(cells.devices, dtype=np.int64)
+    every = cells.devices.array
     same = np.logical_and.reduce([every // low % (high // low) == device // low % (high // low) for low, high in common])
     here = every[same].tolist()
     copies = prod(high // low for low, high in common)
-    among = frozenset(here)
-    trees = {key: {d: tree[d] for d in tree if d in among} for key, tree in {id(t): t for t in cells.cells.values()}.items()}
+    trees = {key: {d: tree[d] for d in _among(tree, here)} for key, tree in {id(t): t for t in cells.cells.values()}.items()}
     taken = {
         frozenset(
             i for part in {indices(cell.way(Dim.BATCH), cells.samples) for cell in own.values()} for a, b in part for i in range(a, b)
@@ -71,11 +72,18 @@ def replica(cells: StageCells, device: int, island: int = 1) -> Replica:
     )
 
 
+def _among(tree: Mapping[int, Cell], some: list[int]) -> list[int]:
+    """Devices of a tree that are among some, in the tree's order."""
+    every = devices_of(tree)
+    found: list[int] = every[np.isin(every, some)].tolist()
+    return found
+
+
 @lru_cache(maxsize=1024)
 def _one(trees: tuple[tuple[OperatorClass, tuple[tuple[int, Cell], ...]], ...], samples: int, exchange: Exchange | None) -> StageCells:
     """Cells by what is in them; equal trees of two classes are one, as `projection` expects."""
     known = {tree: dict(tree) for _, tree in trees}
-    devices = tuple(sorted({d for tree in known.values() for d in tree}))
+    devices = DeviceList.of(sorted({d for tree in known.values() for d in tree}))
     return StageCells(
         samples=samples, cells={klass: known[tree] for klass, tree in trees}, exchange=exchange, devices=devices, families=(devices,)
     )

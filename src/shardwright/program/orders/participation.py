@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from shardwright.arrays import IntArray, among, distinct
+from shardwright.arrays import distinct
 from shardwright.errors import StrategyError
+from shardwright.hardware.device_list import DeviceList, apart, union
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import Split, num_leaves
@@ -27,9 +28,9 @@ class Participation:
         classes: devices that are in the same sets, each sorted; by their lowest device. members: by set, its classes.
     """
 
-    sets: tuple[IntArray, ...]
+    sets: tuple[DeviceList, ...]
     set_of: Mapping[Place, int]
-    classes: tuple[IntArray, ...]
+    classes: tuple[DeviceList, ...]
     members: tuple[tuple[int, ...], ...]
 
     @property
@@ -44,49 +45,48 @@ def participation(plan: Plan, *, lanes: Iterable[int]) -> Participation:
     Raises:
         StrategyError: a tree with more leaves than can be listed (rule ``plan.devices``).
     """
-    sets: list[IntArray] = []
-    number: dict[bytes, int] = {}
+    number: dict[DeviceList, int] = {}
     known: dict[tuple[int, int], int] = {}
     set_of: dict[Place, int] = {}
-    offsets: dict[int, IntArray] = {}
+    offsets: dict[int, DeviceList] = {}
     for lane in lanes:
         for chunk, stage in enumerate(plan.lanes[lane].stages):
             trees, key = id(stage.placements), (id(stage.placements), stage.base)
             if key not in known:
                 if trees not in offsets:
                     offsets[trees] = _offsets(stage.placements, path=f"lane {plan.lanes[lane].name} / stage {chunk}")
-                devices = offsets[trees] + stage.base
-                known[key] = number.setdefault(devices.tobytes(), len(sets))
-                if known[key] == len(sets):
-                    sets.append(devices)
+                known[key] = number.setdefault(offsets[trees].shifted(stage.base), len(number))
             set_of[lane, chunk] = known[key]
-    classes, members = _classes(sets)
-    return Participation(sets=tuple(sets), set_of=set_of, classes=classes, members=members)
+    classes, members = _classes(tuple(number))
+    return Participation(sets=tuple(number), set_of=set_of, classes=classes, members=members)
 
 
-def _offsets(placements: tuple[Placement, ...], *, path: str) -> IntArray:
+def _offsets(placements: tuple[Placement, ...], *, path: str) -> DeviceList:
     """Sorted devices of a stage whose first device is 0."""
     if any(num_leaves(p.split) > MAX_LISTED for p in placements):
         raise StrategyError(f"a tree with more than {MAX_LISTED} leaves", rule="plan.devices", path=path)
-    return distinct(np.concatenate([p.offset + _leaves(p.split) for p in placements] or [np.zeros(0, np.int64)]))
+    return union(_leaves(p.split).shifted(p.offset) for p in placements)
 
 
-def _leaves(split: Split | None) -> IntArray:
+def _leaves(split: Split | None) -> DeviceList:
     """Devices of the leaves below `split`, in tree order."""
     if split is None:
-        return np.zeros(1, np.int64)
+        return DeviceList.run(0, 1)
     if isinstance(split.step, int):
-        return (np.arange(split.num_parts)[:, None] * split.step + _leaves(split.children[0])).reshape(-1)
-    return np.concatenate([offset + _leaves(child) for offset, child in zip(split.step, split.children, strict=True)])
+        below = _leaves(split.children[0])
+        if not below.offsets:
+            return DeviceList.mesh(below.first, ((split.num_parts, split.step), *below.levels))
+        return DeviceList.of(np.add.outer(np.arange(split.num_parts) * split.step, below.array).reshape(-1))
+    parts = [_leaves(child).shifted(offset).array for offset, child in zip(split.step, split.children, strict=True)]
+    return DeviceList.of(np.concatenate(parts))
 
 
-def _classes(sets: list[IntArray]) -> tuple[tuple[IntArray, ...], tuple[tuple[int, ...], ...]]:
+def _classes(sets: tuple[DeviceList, ...]) -> tuple[tuple[DeviceList, ...], tuple[tuple[int, ...], ...]]:
     """Devices by the sets they are in: each set cuts the classes that it meets in two."""
-    every = np.concatenate(sets or [np.zeros(0, np.int64)])
-    if all(map(len, sets)) and int(among(every, int(every.max(initial=-1)) + 1).sum()) == len(every):
-        by_device = sorted(range(len(sets)), key=lambda one: int(sets[one][0]))
+    if all(map(len, sets)) and apart(sets):
+        by_device = sorted(range(len(sets)), key=lambda one: sets[one].first)
         return tuple(sets[one] for one in by_device), tuple((by_device.index(one),) for one in range(len(sets)))
-    devices, place = np.unique(every, return_inverse=True)
+    devices, place = np.unique(np.concatenate([one.array for one in sets]), return_inverse=True)
     cuts = np.split(place.reshape(-1), np.cumsum([len(one) for one in sets])[:-1]) if sets else []
     label, used = np.zeros(len(devices), np.int64), 1
     for cut in cuts:
@@ -97,4 +97,4 @@ def _classes(sets: list[IntArray]) -> tuple[tuple[IntArray, ...], tuple[tuple[in
     turn = np.argsort(np.argsort(first))[inverse.reshape(-1)]
     order = np.argsort(turn, kind="stable")
     classes = np.split(devices[order], np.flatnonzero(np.diff(turn[order])) + 1) if len(devices) else []
-    return tuple(classes), tuple(tuple(distinct(turn[cut]).tolist()) for cut in cuts)
+    return tuple(map(DeviceList.of, classes)), tuple(tuple(distinct(turn[cut]).tolist()) for cut in cuts)

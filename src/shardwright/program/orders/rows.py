@@ -9,9 +9,9 @@ import numpy as np
 
 from shardwright.arrays import Int8Array, Int32Array, IntArray
 from shardwright.errors import StrategyError
+from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.orders.participation import Participation, participation
-from shardwright.program.same import one_of_equal_devices
 from shardwright.schedules.entries import actions_of
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.registry import schedule, schedule_table
@@ -39,7 +39,7 @@ class ActionRows:
         inside the lane. overlapped: 1 where an action runs overlapped with the next one of its row; None where none does.
     """
 
-    devices: tuple[tuple[int, ...], ...]
+    devices: tuple[DeviceList, ...]
     row_start: Int32Array
     kind: Int8Array
     lane: Int32Array
@@ -71,7 +71,7 @@ class ActionRows:
 class _Part:
     """Rows of one order: (6, actions) kind, lane, chunk, microbatch, slice, overlapped; and their sizes."""
 
-    devices: tuple[tuple[int, ...], ...]
+    devices: tuple[DeviceList, ...]
     columns: IntArray
     sizes: Sequence[int]
 
@@ -118,7 +118,7 @@ def action_rows(plan: Plan) -> ActionRows:
 def _written(plan: Plan, order: Table, *, lanes: tuple[int, ...], take: Participation, path: str) -> _Part:
     """Rows of a table, by their lowest device."""
     rows = dict(order.rows)
-    keys = [int(devices[0]) for devices in take.classes]
+    keys = [devices[0] for devices in take.classes]
     if sorted(rows) != keys or len(rows) != len(order.rows):
         raise StrategyError(
             f"rows for devices {_some(sorted(rows))}, but the classes begin at {_some(keys)}",
@@ -131,8 +131,7 @@ def _written(plan: Plan, order: Table, *, lanes: tuple[int, ...], take: Particip
     columns = np.array(flat, np.int64).reshape(-1, 6).T
     _check_actions(plan, columns, lanes=lanes, path=path)
     columns[1] = np.array(lanes)[columns[1]]
-    devices = tuple(tuple(one.tolist()) for one in take.classes)
-    return _Part(devices=devices, columns=columns, sizes=[len(row) for row in entries])
+    return _Part(devices=take.classes, columns=columns, sizes=[len(row) for row in entries])
 
 
 def _check_actions(plan: Plan, columns: IntArray, *, lanes: tuple[int, ...], path: str) -> None:
@@ -163,13 +162,13 @@ def _named(plan: Plan, order: Named, *, lanes: tuple[int, ...], take: Participat
         raise _located(error, path) from error
     ranks = _ranks(plan, order, placement=placement, lanes=lanes, take=take, path=path)
     table = _table(plan, order, lanes=lanes, ranks=len(ranks), path=path)
-    turn = sorted(range(len(ranks)), key=lambda rank: int(take.sets[ranks[rank]][0]))
+    turn = sorted(range(len(ranks)), key=lambda rank: take.sets[ranks[rank]][0])
     picked = np.concatenate([np.arange(table.row_start[rank], table.row_start[rank + 1]) for rank in turn])
     pairs = table.overlapped if table.overlapped is not None else np.zeros_like(table.kind)
     lane = np.array(lanes)[table.lane]
     columns = np.stack([table.kind, lane, table.chunk, table.microbatch, table.slice, pairs]).astype(np.int64)[:, picked]
     sizes = [int(table.row_start[rank + 1] - table.row_start[rank]) for rank in turn]
-    devices = tuple(one_of_equal_devices(tuple(take.sets[ranks[rank]].tolist())) for rank in turn)
+    devices = tuple([take.sets[ranks[rank]] for rank in turn])
     return _Part(devices=devices, columns=columns, sizes=sizes)
 
 
@@ -195,7 +194,7 @@ def _ranks(plan: Plan, order: Named, *, placement: Placement, lanes: tuple[int, 
     for lane, (sets, places) in enumerate(zip(walks, wanted.tolist(), strict=True)):
         wrong = next((c for c, (one, rank) in enumerate(zip(sets, places, strict=True)) if one != ranks[rank]), None)
         if wrong is not None:
-            here, there = (int(take.sets[one][0]) for one in (sets[wrong], ranks[places[wrong]]))
+            here, there = (take.sets[one][0] for one in (sets[wrong], ranks[places[wrong]]))
             name = plan.lanes[lanes[lane]].name
             message = f"stage {wrong} of lane {name} begins at device {here}, a {placement.value} placement has it at device {there}"
             raise refuse(message, f"move the stage, or {write}")

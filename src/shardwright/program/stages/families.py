@@ -14,7 +14,8 @@ from math import lcm
 
 import numpy as np
 
-from shardwright.arrays import IntArray, distinct, listed, numbered_rows
+from shardwright.arrays import IntArray, distinct, numbered_rows, split_by
+from shardwright.hardware.device_list import DeviceList, apart
 from shardwright.hardware.graph import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.same import Same
@@ -45,19 +46,13 @@ class _Colours:
 
     def __init__(self, size: int, kinds: tuple[int, ...]) -> None:
         self.colour = np.zeros(size + 1, dtype=np.int64)
-        self.colour[:size] = np.searchsorted(np.array(kinds, dtype=np.int64), np.arange(size), side="right")
+        if kinds:
+            self.colour[:size] = np.searchsorted(np.array(kinds, dtype=np.int64), np.arange(size), side="right")
         self.colour[size] = -1  # what stands for a member that is none
         self.used = len(kinds) + 1
-        self.told: set[object] = set()
 
-    def tell(self, devices: IntArray, marks: IntArray, *, key: object) -> None:
-        """Tell apart devices of one colour that differ in their marks, and all of them from all others; nothing if it has been told."""
-        if key in self.told:
-            return
-        self.told.add(key)
-        self.recolour(devices, marks)
-
-    def recolour(self, devices: IntArray, marks: IntArray) -> None:
+    def tell(self, devices: IntArray, marks: IntArray) -> None:
+        """Tell apart devices of one colour that differ in their marks, and all of them from all others."""
         own = self.colour[devices]
         place = np.zeros(len(own), dtype=np.int64)
         if marks.any() or (own != own[:1]).any():
@@ -74,11 +69,11 @@ class _Colours:
         there.sort(axis=1)
         kinds = np.append(numbered_rows(there), -1)
         marks = kinds[grouping.of]
-        self.recolour(grouping.devices + base, marks[:, 0] if marks.shape[1] == 1 else numbered_rows(marks))
+        self.tell(grouping.devices + base, marks[:, 0] if marks.shape[1] == 1 else numbered_rows(marks))
 
-    def are_one(self, families: tuple[tuple[int, ...], ...]) -> bool:
+    def are_one(self, families: tuple[DeviceList, ...]) -> bool:
         """Whether a stage's devices have one colour."""
-        own = self.colour[listed(families[0])]
+        own = self.colour[families[0].array]
         return len(families) == 1 and bool((own == own[0]).all())
 
     @property
@@ -101,41 +96,56 @@ def refine_families(
         edges: between stages. summings: see `parameter_sums`. ground: what devices lie on. exchanges: whom devices meet inside stages.
     """
     every = [stage for lane in stages for stage in lane]
-    colours = _Colours(1 + max(stage.devices[-1] for stage in every), ground.kinds)
+    families = {id(stage.families): stage.families for stage in every}
     known: dict[object, list[Trait]] = {}
-    period = _period(ground.units, len(colours.colour) - 1)
+    # What tells devices apart, each once: traits by the device that they are counted from.
+    told: dict[tuple[int, int], tuple[Trait, int]] = {}
+    size = 1 + max(stage.devices[-1] for stage in every)
+    period = _period(ground.units, size)
     for stage in every:
-        if id(stage.families) not in colours.told:
-            where = np.concatenate([listed(family) for family in stage.families])
-            marks = np.repeat(np.arange(len(stage.families)), [len(family) for family in stage.families])
-            colours.tell(where, marks, key=id(stage.families))
         form = (stage.lane, stage.base % period, *[(id(s.cells), id(s.block)) for s in stage.segments])
         if form not in known:
             held = [held_trait(s.cells, s.block, ground.lengths(stage.lane, s)) for s in stage.segments]
             reached = (reach_trait(cells, stage.base % period, ground.units) for cells in dict.fromkeys(s.cells for s in stage.segments))
             known[form] = [trait for trait in (*held, *reached) if not trait.plain or len(trait.marks) < len(stage.devices)]
-        for trait in known[form]:
-            colours.tell(trait.grouping.devices + stage.base, trait.marks, key=(id(trait), stage.base))
-    meetings: dict[tuple[int, int], tuple[Grouping, int]] = {}
+        told |= {(id(trait), stage.base): (trait, stage.base) for trait in known[form]}
+    meeting: dict[tuple[int, int], tuple[Trait, int]] = {}
     alike = True
-    for trait, bases, size, inside in _met(stages, edges, summings, ground, period):
+    for trait, bases, count, inside in _met(stages, edges, summings, ground, period):
         if not len(trait.marks):
             continue
-        meetings |= {(id(trait.grouping), base): (trait.grouping, base) for base in bases}
-        alike &= inside and trait.plain and trait.grouping.full
-        if not trait.plain or len(trait.marks) != size:
+        meeting |= {(id(trait), base): (trait, base) for base in bases}
+        alike &= inside and trait.plain and trait.full
+        if not trait.plain or len(trait.marks) != count:
             alike = False
-            for base in bases:
-                colours.tell(trait.grouping.devices + base, trait.marks, key=(id(trait), base))
+            told |= {(id(trait), base): (trait, base) for base in bases}
     shared = [*exchanges, *(grouping for unit in ground.units[1:-1] if (grouping := _neighbours(every, unit)) is not None)]
-    if alike and not shared and all(colours.are_one(families) for families in {id(s.families): s.families for s in every}.values()):
+    alike = alike and not shared
+    if alike and not told and _are_one(families.values(), ground.kinds):
         return stages
+    colours = _Colours(size, ground.kinds)
+    for own in families.values():
+        colours.tell(np.concatenate([one.array for one in own]), np.repeat(np.arange(len(own)), [len(one) for one in own]))
+    for trait, base in told.values():
+        colours.tell(trait.meet().devices + base, trait.marks)
+    if alike and all(map(colours.are_one, families.values())):
+        return stages
+    met = ((trait.meet(), base) for trait, base in meeting.values())
+    meetings = {(id(grouping), base): (grouping, base) for grouping, base in met}
     before = 0
     while before != (before := colours.number):
         for grouping, base in (*meetings.values(), *((one, 0) for one in shared)):
             colours.tell_partners(grouping, base)
-    split: dict[int, tuple[tuple[int, ...], ...]] = {}
+    split: dict[int, tuple[DeviceList, ...]] = {}
     return tuple(tuple(_split(stage, colours.colour, split) for stage in lane) for lane in stages)
+
+
+def _are_one(families: Iterable[tuple[DeviceList, ...]], kinds: tuple[int, ...]) -> bool:
+    """Whether each stage is one family of devices of one kind, and any two stages are on the same devices or on others: then nothing tells
+    devices of a stage apart that no trait does.
+    """
+    sets = dict.fromkeys(one for own in families for one in own)
+    return not kinds and all(len(own) == 1 for own in families) and apart(sets)
 
 
 def _period(units: tuple[Units, ...], devices: int) -> int:
@@ -178,10 +188,10 @@ def _neighbours(every: Sequence[StageParts], unit: Units) -> Grouping | None:
     """Devices that share the uplinks of a unit, as partners: what one waits for there depends on what the others send. None if each
     stage is made of whole units, or lies in one.
     """
-    sets = {id(stage.devices): stage.devices for stage in every}.values()
+    sets = dict.fromkeys(stage.devices for stage in every)
     if all(_fills(devices, unit) for devices in sets):
         return None
-    devices = distinct(np.concatenate([listed(one) for one in sets]))
+    devices = distinct(np.concatenate([one.array for one in sets]))
     _, of, size = np.unique(unit.of(devices), return_inverse=True, return_counts=True)
     groups = np.full((len(size), int(size.max())), -1, dtype=np.int64)
     groups[of, np.arange(len(devices)) - np.repeat(np.cumsum(size) - size, size)] = devices
@@ -189,25 +199,23 @@ def _neighbours(every: Sequence[StageParts], unit: Units) -> Grouping | None:
 
 
 @lru_cache(maxsize=4096)
-def _fills(devices: tuple[int, ...], unit: Units) -> bool:
+def _fills(devices: DeviceList, unit: Units) -> bool:
     """Whether a stage's devices are whole units, or lie in one unit."""
-    every = listed(devices)
+    every = devices.array
     place, first, count = np.unique(unit.of(every), return_index=True, return_counts=True)
     return len(place) == 1 or bool((count == unit.sizes(every[first])).all())
 
 
-def _split(stage: StageParts, colour: IntArray, known: dict[int, tuple[tuple[int, ...], ...]]) -> StageParts:
+def _split(stage: StageParts, colour: IntArray, known: dict[int, tuple[DeviceList, ...]]) -> StageParts:
     """The stage with its families cut by colour; stages with the same families share what they become."""
     if id(stage.families) not in known:
-        families: list[tuple[int, ...]] = []
+        families: list[DeviceList] = []
         for family in stage.families:
-            parts: dict[int, list[int]] = {}
-            own = colour[listed(family)]
+            devices = family.array
+            own = colour[devices]
             if (own == own[0]).all():
                 families.append(family)
-                continue
-            for device, one in zip(family, own.tolist(), strict=True):
-                parts.setdefault(one, []).append(device)
-            families += [tuple(part) for part in parts.values()]
+            else:
+                families += map(DeviceList.of, split_by(devices, own))
         known[id(stage.families)] = tuple(families) if len(families) > len(stage.families) else stage.families
     return replace(stage, families=known[id(stage.families)])

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 
+from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import runs_backward, without_gradient
@@ -14,6 +15,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Parameter, ParameterClass
 from shardwright.program.block.narrow import is_narrow
+from shardwright.program.layout.cells import row_of
 from shardwright.program.stages.contribution import Share
 from shardwright.program.stages.parameter_sums import ParameterUse, Sums, shares, sums_of
 from shardwright.program.stages.parts import Segment, StageParts
@@ -38,8 +40,8 @@ class HeldParameters:
 
     klass: ParameterClass
     elements: int
-    group: tuple[int, ...]
-    near: tuple[int, ...]
+    group: DeviceList
+    near: DeviceList
     uses: tuple[Use, ...]
     trainable: bool
     layers: int
@@ -68,9 +70,9 @@ class ParameterPlace:
     parameter: Parameter
 
     @property
-    def devices(self) -> tuple[int, ...]:
+    def devices(self) -> DeviceList:
         """Devices that run the operator."""
-        return tuple(d + self.stage.base for d in self.segment.cells.cells.get(self.operator.klass, {}))
+        return row_of(self.segment.cells.cells.get(self.operator.klass, {})).shifted(self.stage.base)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +106,14 @@ def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, l
 def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Iterable[Summing], *, of: StageParts | None = None) -> Holdings:
     """`plan_holdings` where it is known who sums what; `of`: by the families of one stage."""
     found: dict[Use, dict[int, list[HeldParameters]]] = {}
-    moved: dict[tuple[int, int, int], tuple[int, ...]] = {}
+    moved: dict[tuple[int, int, int], DeviceList] = {}
     shares_of_device: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
 
-    def shifted(sums: Sums, row: int, base: int) -> tuple[int, ...]:
+    def shifted(sums: Sums, row: int, base: int) -> DeviceList:
         key = (id(sums.groups), row, base)
         if key not in moved:
             members = sums.groups[row]
-            moved[key] = _one(tuple((members[members >= 0] + base).tolist()))
+            moved[key] = _one(DeviceList.of(members[members >= 0] + base))
         return moved[key]
 
     for one in summings:
@@ -131,7 +133,7 @@ def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Itera
                             klass=how.parameter.klass,
                             elements=elements,
                             group=whole,
-                            near=whole if near is None else tuple([d for d in whole if d - base in near]),
+                            near=whole if near is None else DeviceList.of([d for d in whole if d - base in near]),
                             uses=one.uses,
                             trainable=how.parameter.trainable,
                             layers=one.layers,
@@ -174,7 +176,7 @@ def parameter_sums(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, 
 
 
 @lru_cache(maxsize=65536)
-def _one(group: tuple[int, ...]) -> tuple[int, ...]:
+def _one(group: DeviceList) -> DeviceList:
     """Equal groups as one object."""
     return group
 

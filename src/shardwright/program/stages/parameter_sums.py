@@ -9,11 +9,12 @@ from operator import le, lt
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct
+from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
-from shardwright.program.layout.cells import Cells, StageCells, dims_present, images, intervals, reference_runs
+from shardwright.program.layout.cells import Cells, StageCells, dims_present, images, intervals, reference_runs, row_of
 from shardwright.program.layout.layout import Box, Indices, volume
 from shardwright.program.layout.partners import meeting, transversals
 from shardwright.program.layout.projection import PARTS, Projection, Tokens, projection, tokens
@@ -84,9 +85,9 @@ class ParameterUse:
     backward: bool
 
     @property
-    def devices(self) -> tuple[int, ...]:
+    def devices(self) -> DeviceList:
         """Devices that run the operator, counted from the base."""
-        return tuple(d + self.offset for d in self.cells.cells.get(self.operator.klass, {}))
+        return row_of(self.cells.cells.get(self.operator.klass, {})).shifted(self.offset)
 
 
 @lru_cache(maxsize=4096)
@@ -124,8 +125,10 @@ def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, islands: Units 
     if found is None:
         return None
     devices, need, groups, of = found
-    elements = np.array([volume(one) for one in needs], dtype=np.int64)[need]
-    return Sums(uses=uses, devices=devices, groups=groups, of=of, elements=elements[:, None])
+    volumes = np.array([volume(one) for one in needs], dtype=np.int64)
+    same = volumes.min() == volumes.max()
+    elements = np.broadcast_to(volumes[0], (len(devices), 1)) if same else volumes[need][:, None]
+    return Sums(uses=uses, devices=devices, groups=groups, of=of, elements=elements)
 
 
 @lru_cache(maxsize=4096)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
-
-from shardwright.arrays import among_any, listed
 from shardwright.errors import StrategyError
+from shardwright.hardware.device_list import DeviceList, union
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import asks_inputs, without_gradient
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.graph import Model
 from shardwright.program.layout.cells import StageCells, class_trees, leaves, stage_cells
-from shardwright.program.same import Same, one_of_equal_devices
+from shardwright.program.same import Same
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import num_leaves
@@ -46,25 +44,22 @@ class StageParts:
     """One stage: its segments, and its devices as the cluster numbers them.
 
     Args:
-        families: devices that are lowered as one, each sorted; the first one stands for them. samples: of one microbatch.
+        devices: sorted. families: devices that are lowered as one, each sorted; the first one stands for them. samples: of one microbatch.
     """
 
     lane: int
     chunk: int
     base: int
     segments: tuple[Segment, ...]
-    devices: tuple[int, ...]
-    families: tuple[tuple[int, ...], ...]
+    devices: DeviceList
+    families: tuple[DeviceList, ...]
     samples: int
 
 
 @lru_cache(maxsize=8)
-def working_devices(stages: Same[tuple[tuple[StageParts, ...], ...]]) -> Sequence[int]:
-    """Devices that are in some stage, by number; all others are idle, wherever they lie. Neighbours are a range."""
-    sets = {id(stage.devices): stage.devices for lane in stages.value for stage in lane}.values()
-    every = np.flatnonzero(among_any([listed(devices) for devices in sets]))
-    run = range(int(every[0]), int(every[-1]) + 1)
-    return run if len(run) == len(every) else tuple(every.tolist())
+def working_devices(stages: Same[tuple[tuple[StageParts, ...], ...]]) -> DeviceList:
+    """Devices that are in some stage, by number; all others are idle, wherever they lie."""
+    return union(stage.devices for lane in stages.value for stage in lane)
 
 
 def plan_stages(plan: Plan, *, model: Model, unfolded: bool = False) -> tuple[tuple[StageParts, ...], ...]:
@@ -178,12 +173,16 @@ def _block_cells(placements: tuple[Placement, ...], block: int | None, samples: 
 @lru_cache(maxsize=256)
 def _families(
     cells: tuple[StageCells, ...], base: int, placements: tuple[Placement, ...], unfolded: bool
-) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+) -> tuple[tuple[DeviceList, ...], DeviceList]:
     """Devices that are of one family in all cells (the common refinement), and all devices, as the cluster numbers them.
 
     Args:
         placements: those whose devices may have been overridden: they take part in the stage's actions, but run nothing.
     """
+    if len(cells) == 1 and not placements:
+        shifted = tuple([family.shifted(base) for family in cells[0].families])
+        return shifted, shifted[0] if len(shifted) == 1 else cells[0].devices.shifted(base)
+    families: list[list[int]]
     if len(cells) == 1:
         families = [list(family) for family in cells[0].families]
     else:
@@ -199,8 +198,8 @@ def _families(
     known = {d for family in families for d in family} if placements else set()
     idle = sorted({d for p in placements for d, _, _ in leaves(p.split, p.offset)} - known)
     families += [[d] for d in idle] if unfolded else [idle] * bool(idle)
-    shifted = tuple(one_of_equal_devices(tuple((np.array(family, dtype=np.int64) + base).tolist())) for family in families)
-    return shifted, shifted[0] if len(shifted) == 1 else tuple(sorted(d for family in shifted for d in family))
+    shifted = tuple([DeviceList.of(family).shifted(base) for family in families])
+    return shifted, shifted[0] if len(shifted) == 1 else union(shifted)
 
 
 @lru_cache(maxsize=1024)

@@ -5,21 +5,23 @@ A trait is found once for stages that differ by whole units of the network.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import lru_cache, partial
 from itertools import combinations
+from math import lcm
 
 import numpy as np
 
-from shardwright.arrays import IntArray, distinct, numbered_rows
+from shardwright.arrays import BoolArray, IntArray, distinct, numbered_rows, rises
+from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import Cells, StageCells, devices_of, intervals, regular_levels
+from shardwright.program.layout.cells import Cells, StageCells, devices_of, intervals, regular_levels, row_of
 from shardwright.program.layout.layout import Interval
-from shardwright.program.layout.projection import PARTS, projection, stride_numbers, tokens
+from shardwright.program.layout.projection import PARTS, group_of_first, projection, stride_numbers, tokens
 from shardwright.program.same import Same
 from shardwright.program.stages.parameter_sums import Sums, numbered
 
@@ -50,24 +52,28 @@ class Trait:
     """Something of some devices of a stage: equal marks mean that they do not differ in it.
 
     Args:
-        grouping: the devices, and whom they meet by it. marks: (n,) from 0 on. plain: all marks are 0.
+        meet: the devices, and whom they meet by it: made where something tells devices apart. full: `Grouping.full` of it.
+        marks: (n,) from 0 on. plain: all marks are 0.
     """
 
-    grouping: Grouping
+    meet: Callable[[], Grouping]
+    full: bool
     marks: IntArray
     plain: bool
 
 
-def _trait(grouping: Grouping, columns: Sequence[IntArray]) -> Trait:
-    """Devices differ where one of the columns does."""
+def _trait(meet: Callable[[], Grouping], count: int, columns: Sequence[IntArray], *, full: bool = True) -> Trait:
+    """`count` devices, which differ where one of the columns does."""
     differing = [column for column in columns if len(column) and column.min() != column.max()]
     if not differing:
-        return Trait(grouping=grouping, marks=np.zeros(len(grouping.devices), dtype=np.int64), plain=True)
-    return Trait(grouping=grouping, marks=numbered_rows(np.stack(differing, axis=1)), plain=False)
+        return Trait(meet=meet, full=full, marks=np.broadcast_to(np.int64(0), count), plain=True)
+    return Trait(meet=meet, full=full, marks=numbered_rows(np.stack(differing, axis=1)), plain=False)
 
 
-def _alone(devices: IntArray) -> Grouping:
+@lru_cache(maxsize=4096)
+def _alone(row: DeviceList) -> Grouping:
     """Devices that meet nobody."""
+    devices = row.array
     return Grouping.by(devices, np.zeros((0, 0), dtype=np.int64), np.zeros((len(devices), 0), dtype=np.int64))
 
 
@@ -76,7 +82,7 @@ def _by_device(cells: StageCells, devices: IntArray, column: IntArray) -> IntArr
     if len(column) == len(cells.devices) and column.min() == column.max():
         return column
     result = np.full(len(cells.devices), -1, dtype=np.int64)
-    result[np.searchsorted(np.array(cells.devices), devices)] = column
+    result[np.searchsorted(cells.devices.array, devices)] = column
     return result
 
 
@@ -87,11 +93,14 @@ def held_trait(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Tra
     # The input lies as the stream does, though none of the block's operators may.
     for klass in (k for k in dict.fromkeys((OperatorClass.STREAM, *(o.klass for o in block.operators))) if cells.cells.get(k)):
         parts = projection(cells, klass, PARTS)
-        held = _elements(parts.cells, block, klass)[parts.number]
-        columns.append(_by_device(cells, parts.devices, held))
-        trees[id(cells.cells[klass])] = parts.devices, [tokens(cells, klass, length).counts for length in lengths]
+        held, whole = _elements(parts.cells, block, klass), len(parts.row) == len(cells.devices)
+        if not whole or held.min() != held.max():
+            columns.append(_by_device(cells, parts.devices, held[parts.number]))
+        of_lengths = [tokens(cells, klass, length) for length in lengths]
+        if not whole or not all(one.even for one in of_lengths):
+            trees[id(cells.cells[klass])] = parts.devices, [one.counts for one in of_lengths]
     columns += [_by_device(cells, devices, column) for devices, counts in trees.values() for of in counts for column in of.T]
-    return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
+    return _trait(partial(_alone, cells.devices), len(cells.devices), columns)
 
 
 @lru_cache(maxsize=1024)
@@ -114,12 +123,35 @@ def reach_trait(cells: StageCells, base: int, units: tuple[Units, ...]) -> Trait
     """How the groups of each device lie on the tiers: for each tree and set of dims, of the devices that differ only in those."""
     columns = []
     for klass in {id(tree): klass for klass, tree in cells.cells.items()}.values():
+        if len(cells.cells[klass]) == len(cells.devices) and _lie_alike(cells, klass, base, units):
+            continue
         devices = devices_of(cells.cells[klass])
         for numbers in _reached(cells, klass):
             of = numbers >= 0
             lying = _lying(devices[of], numbers[of], base, units)
             columns.append(_by_device(cells, devices[of], lying[numbers[of]]))
-    return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
+    return _trait(partial(_alone, cells.devices), len(cells.devices), columns)
+
+
+def _lie_alike(cells: StageCells, klass: OperatorClass, base: int, units: tuple[Units, ...]) -> bool:
+    """Whether in a tree of equal parts all groups of the devices that differ only in some dims lie alike, for each set of dims.
+
+    Groups of one set are one pattern from different devices on. How it lies depends on where in the units it begins, which repeats: no more
+    groups are looked at than there are such places.
+    """
+    levels = regular_levels(cells.splits.get(klass))
+    if levels is None or any(len(unit.first) > 1 for unit in units):
+        return False
+    row = row_of(cells.cells[klass])
+    repeats = lcm(*(unit.size[0] for unit in units if unit.size[0] <= base + row[-1]))
+    dims = tuple(dict.fromkeys(split.dim for split in levels))
+    for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
+        inside, outside = group_of_first(levels, chosen)
+        first = outside.array + row.first
+        starts = first[np.unique((first + base) % repeats, return_index=True)[1]]
+        if len(starts) > 1 and _alike([_spread(np.add.outer(starts, inside.array), base, unit) for unit in units]).any():
+            return False
+    return True
 
 
 def _reached(cells: StageCells, klass: OperatorClass) -> Iterator[IntArray]:
@@ -161,17 +193,28 @@ def message_traits(messages: Same[IntArray], base: int, units: tuple[Units, ...]
         tier[first == last] = index
     result = []
     for way in (0, 1):
+        meet = partial(_met_by_messages, messages, way)
+        if rises(sends[:, way]):
+            result.append(_trait(meet, len(sends), (np.where(sends[:, 2] > 0, tier, -1), sends[:, 2])))
+            continue
         devices, place = np.unique(sends[:, way], return_inverse=True)
         totals = np.zeros((len(devices), len(units)), dtype=np.int64)
         np.add.at(totals, (place.reshape(-1), tier), sends[:, 2])
-        width = int(sends[:, 1 - way].max(initial=0)) + 1
-        pairs = np.stack(np.divmod(distinct(place.reshape(-1) * width + sends[:, 1 - way]), width), axis=1)
-        degree = np.bincount(pairs[:, 0], minlength=len(devices))
-        groups = np.full((len(devices), int(degree.max(initial=0))), -1, dtype=np.int64)
-        groups[pairs[:, 0], np.arange(len(pairs)) - np.repeat(np.cumsum(degree) - degree, degree)] = pairs[:, 1]
-        grouping = Grouping.by(devices, groups, np.arange(len(devices)).reshape(-1, 1))
-        result.append(_trait(grouping, list(totals.T)))
+        result.append(_trait(meet, len(devices), list(totals.T), full=meet().full))
     return result[0], result[1]
+
+
+@lru_cache(maxsize=4096)
+def _met_by_messages(messages: Same[IntArray], way: int) -> Grouping:
+    """The senders (0) or the receivers (1) of messages, and those that each sends to or gets from."""
+    sends = messages.value
+    devices, place = np.unique(sends[:, way], return_inverse=True)
+    width = int(sends[:, 1 - way].max(initial=0)) + 1
+    pairs = np.stack(np.divmod(distinct(place.reshape(-1) * width + sends[:, 1 - way]), width), axis=1)
+    degree = np.bincount(pairs[:, 0], minlength=len(devices))
+    groups = np.full((len(devices), int(degree.max(initial=0))), -1, dtype=np.int64)
+    groups[pairs[:, 0], np.arange(len(pairs)) - np.repeat(np.cumsum(degree) - degree, degree)] = pairs[:, 1]
+    return Grouping.by(devices, groups, np.arange(len(devices)).reshape(-1, 1))
 
 
 @lru_cache(maxsize=8192)
@@ -187,11 +230,17 @@ def sum_trait(sums: Sums, use: int, base: int, units: tuple[Units, ...], parties
         own = frozenset(d for one, number in zip(sums.uses, parties, strict=True) if number == party for d in one.devices)
         among.append(own if near is None else own & near)
     lying = np.append(_groups_lie(Same(sums.groups), tuple(among), base, units), -1)
-    counted = slice(None) if len(sums.uses) == 1 else np.isin(sums.devices, list(sums.counted(use)))
-    devices, of, elements = (column[counted] for column in (sums.devices, sums.of, sums.elements))
-    return _trait(
-        _grouping(devices.tobytes(), sums.groups.tobytes(), of.tobytes(), sums.groups.shape[1], of.shape[1]), [*elements.T, *lying[of].T]
-    )
+    counted = None if len(sums.uses) == 1 else np.isin(sums.devices, list(sums.counted(use)))
+    of, elements = (column if counted is None else column[counted] for column in (sums.of, sums.elements))
+    full = bool(sums.groups.min(initial=0) >= 0 and of.min(initial=0) >= 0)
+    columns = [*elements.T, *(lying[of].T if lying[:-1].any() or not full else ())]
+    return _trait(partial(_met_by_sums, sums, counted), len(of), columns, full=full)
+
+
+def _met_by_sums(sums: Sums, counted: BoolArray | None) -> Grouping:
+    """Some of the devices that sum, and the members of the sums of each."""
+    devices, of = (column if counted is None else column[counted] for column in (sums.devices, sums.of))
+    return _grouping(devices.tobytes(), sums.groups.tobytes(), of.tobytes(), sums.groups.shape[1], of.shape[1])
 
 
 @lru_cache(maxsize=4096)

@@ -14,6 +14,7 @@ from shardwright.cost.overlap import with_overlap_of, without_fused_overlap
 from shardwright.cost.stage_costs import StageCosts, sharing
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Dim
@@ -180,7 +181,7 @@ def _option(
     """A stage of a legal plan, priced."""
     # A stage's costs depend on the others by whether there are any (a pipeline's communicator), by who sums the norm and who shares cards.
     problem = working_problem(problem, working)
-    shape = Shape(devices=working, sets=1 if len(parts.devices) == len(working) else 2)
+    shape = Shape(devices=DeviceList.of(working), sets=1 if len(parts.devices) == len(working) else 2)
     families = tuple(family_costs(problem, plan, parts, index, holdings=holdings, shape=shape) for index in range(len(parts.families)))
     costs = StageCosts.of(problem, plan, ((parts,),), {(0, 0, i): cost for i, cost in enumerate(families)}, sharing(parts, holdings))
     numbers = range(len(families))
@@ -238,7 +239,7 @@ def flights(microbatches: int, flying: int) -> list[tuple[int, int]]:
     return row
 
 
-def flight_rows(devices: tuple[tuple[int, ...], ...], microbatches: int, *, flying: int) -> ActionRows:
+def flight_rows(devices: tuple[DeviceList, ...], microbatches: int, *, flying: int) -> ActionRows:
     """One row of `flights` of every stage (given its devices)."""
     row = flights(microbatches, flying)
     turn = sorted(range(len(devices)), key=lambda stage: devices[stage][0])

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from math import isqrt
 from types import SimpleNamespace
 
 from shardwright.errors import RuntimeModelError, UsageError, nearest
@@ -176,7 +177,8 @@ def _alike(model: Model) -> bool:
 
 
 def _divisors(number: int, limit: int) -> tuple[int, ...]:
-    return tuple(d for d in range(1, min(number, limit) + 1) if number % d == 0)
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return tuple([d for d in sorted({*small, *(number // d for d in small)}) if d <= limit])
 
 
 def _ladder(top: int) -> tuple[int, ...]:

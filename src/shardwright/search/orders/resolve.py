@@ -69,7 +69,7 @@ def _found(plan: Plan, order: Named, *, times: StageTimes, effort: float, path: 
     problem = _as_order_problem(plan, lanes=lanes, take=take, times=times)
     if problem is not None:
         table = find_order(problem, effort=effort, seed=seed).table
-        rows = tuple((int(devices[0]), row_entries(table, rank=rank)) for rank, devices in enumerate(take.sets))
+        rows = tuple((devices[0], row_entries(table, rank=rank)) for rank, devices in enumerate(take.sets))
         return Table(lanes=order.lanes, rows=tuple(sorted(rows, key=lambda row: row[0])))
     found = found_rows(plan, lanes=lanes, take=take, times=times, effort=effort, seed=seed)
     return table_of(found, plan=replace(plan, orders=(replace(order, schedule=TABLE_SEARCH),)))
@@ -89,7 +89,7 @@ def _as_order_problem(plan: Plan, *, lanes: tuple[int, ...], take: Participation
         name: getattr(times, name)[list(lanes), :stages]
         for name in ("forward", "input", "weight", "send_forward", "send_backward", "held", "stash")
     }
-    least = [LARGEST if times.limit is None else int(times.limit[devices].min()) for devices in take.sets]
+    least = [LARGEST if times.limit is None else int(times.limit[devices.array].min()) for devices in take.sets]
     owner = np.array([[take.set_of[lane, chunk] for chunk in range(stages)] for lane in lanes], np.int64)
     return OrderProblem(owner=owner, microbatches=mine[0].microbatches, limit=np.array(least, np.int64), **columns)
 

@@ -84,7 +84,7 @@ def _limits(rows: ActionRows, times: StageTimes) -> IntArray:
     """(rows,) the least of the devices' limits."""
     if times.limit is None:
         return np.full(rows.num_rows, NEVER, np.int64)
-    return np.array([times.limit[list(devices)].min() for devices in rows.devices], np.int64)
+    return np.array([times.limit[devices.array].min() for devices in rows.devices], np.int64)
 
 
 def _unordered(plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes) -> ActionRows:
@@ -102,7 +102,7 @@ def _unordered(plan: Plan, *, lanes: tuple[int, ...], take: Participation, times
     kind, *others = np.concatenate([columns for row in stages for columns in row], axis=1).astype(np.int32)
     lane_of, chunk_of, microbatch, part = others
     return ActionRows(
-        devices=tuple(tuple(devices.tolist()) for devices in take.classes),
+        devices=take.classes,
         row_start=np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
         kind=kind.astype(np.int8),
         lane=lane_of,
