@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from shardwright.search.grid.space import parts_of
 from shardwright.search.request import Request
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expert_mesh import FOLDED, fold, folds
+from shardwright.strategy.grid.facts import lone_stages
 from tests.search.brute import count
 from tests.search.problems import Case, llama_405b, small_case
 from tests.search.test_one_law_of_spaces import case_of
@@ -33,10 +35,9 @@ def assert_counts_are_lists(case: Case) -> int:
         for meshes in (full_meshes(part, case.facts), idle_meshes(part, case.facts)):
             counted = count_members(
                 part,
-                case.facts,
+                replace(case.facts, lone_stages=lone_stages(problem.runtime)),
                 meshes,
                 zero_with_pipeline=problem.runtime.zero_with_pipeline,
-                host_shards=problem.runtime.parameters_on_host,
             )
             listed = enumerate_members(problem, part, case.facts, meshes=meshes)
             assert int(counted.distinct.sum()) == listed.num_members
