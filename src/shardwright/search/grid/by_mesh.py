@@ -128,10 +128,10 @@ def search(
     first, *others = parts = parts_of(problem, space)
 
     def meshes_of(own: Problem) -> tuple[Meshes, Meshes | None]:
-        # Options place no device: all parts have the same meshes, and as many members of each, unless shards wait on the host.
+        # Options place no device: all parts have the same meshes, and as many members of each, unless ZeRO stages mean something else.
         runtime = own.runtime
         asked = replace(facts, lone_stages=lone_stages(runtime))
-        full, idle = _counted(replace(space, options=()), asked, runtime.zero_with_pipeline)
+        full, idle = _counted(replace(space, options=()), asked, runtime.zero_stages, runtime.zero_with_pipeline)
         if keeps is None:
             return full, idle
         return full.take(keeps(full)), None if idle is None else idle.take(keeps(idle))
@@ -152,10 +152,10 @@ def search(
 
 
 @lru_cache(maxsize=4)
-def _counted(space: Space, facts: GridFacts, zero_with_pipeline: int) -> tuple[Meshes, Meshes | None]:
+def _counted(space: Space, facts: GridFacts, zero_stages: tuple[int, ...], zero_with_pipeline: int) -> tuple[Meshes, Meshes | None]:
     """The meshes on all devices, and those that leave some idle, with the numbers of their members as columns."""
     full = full_meshes(space, facts)
-    count = partial(count_members, space, facts, zero_with_pipeline=zero_with_pipeline)
+    count = partial(count_members, space, facts, zero_stages=zero_stages, zero_with_pipeline=zero_with_pipeline)
     if not space.fewest:
         return full.counted(count(full)), None
     idle = idle_meshes(space, facts)

@@ -68,12 +68,12 @@ def memory_choices(
 
 
 def zero_counts(
-    space: Space, mesh: Mapping[str, IntArray], *, experts: bool, zero_with_pipeline: int, lone: LoneStages
+    space: Space, mesh: Mapping[str, IntArray], *, experts: bool, zero_stages: tuple[int, ...], zero_with_pipeline: int, lone: LoneStages
 ) -> tuple[IntArray, IntArray]:
     """(meshes,) how many choices of ZeRO and its groups are distinct, and how many are legal, as `memory_choices` has them.
 
     Args:
-        lone: stages that mean something with one holder too (`GridFacts.lone_stages`).
+        zero_stages: those that the runtime has. lone: stages that mean something with one holder too (`GridFacts.lone_stages`).
     """
     holders, inner, sharded = (column[:, None] for column in _held(mesh, experts=experts))
     deepest = np.where(mesh["pp"] > 1, zero_with_pipeline, MAX_STAGE)
@@ -84,9 +84,10 @@ def zero_counts(
     shards = legal & (sizes != 1) & ((holders > 1) | sharded)
     stages = [int(stage) for stage in space.of("zero")]
     distinct, meant, means = np.zeros_like(deepest), dict[int, BoolArray](), dict(lone)
-    nothing = np.full(len(deepest), 0 in stages)
+    nothing = np.full(len(deepest), 0 in stages and 0 in zero_stages)
+    had = {stage: (deepest >= stage) & (stage in zero_stages) for stage in stages}
     for stage in filter(None, stages):
-        whole, there = shards & ((sizes == 0) | (sizes == holders)), deepest >= stage
+        whole, there = shards & ((sizes == 0) | (sizes == holders)), had[stage]
         alone = legal & ~shards & (holders == 1) & (stage in means)
         distinct += there * (shards & ~whole).sum(axis=1)
         for one, some in ((stage, whole), (means.get(stage, 0), alone)):
@@ -94,8 +95,8 @@ def zero_counts(
         nothing |= there & (legal & ~shards & ~alone).any(axis=1)
     for one, found in meant.items():
         distinct += found if one else 0
-    deep = np.sum([deepest >= stage for stage in stages if stage], axis=0, dtype=np.int64) + np.zeros_like(deepest)
-    return distinct + nothing, deep * legal.sum(axis=1) + (0 in stages) * len(sizes)
+    deep = np.sum([had[stage] for stage in stages if stage], axis=0, dtype=np.int64) + np.zeros_like(deepest)
+    return distinct + nothing, deep * legal.sum(axis=1) + (0 in stages and 0 in zero_stages) * len(sizes)
 
 
 def redo_counts(space: Space, facts: GridFacts, largest: IntArray) -> tuple[IntArray, IntArray]:
@@ -127,10 +128,12 @@ def _zero_sets(
         "pipelined": mesh["pp"] > 1,
     }
     kinds, key = distinct_rows({name: column.astype(np.int64) for name, column in keys.items()})
-    sizes, deep = tuple(int(size) for size in space.of("shard")), problem.runtime.zero_with_pipeline
+    sizes, runtime = tuple(int(size) for size in space.of("shard")), problem.runtime
+    deep = runtime.zero_with_pipeline
     facts = replace(facts, lone_stages=lone_stages(problem.runtime))
     rows = zip(*(column.tolist() for column in kinds.values()), strict=True)
-    sets = [_zero_options(sizes, facts, tuple(zeros), deep if pipelined else MAX_STAGE, rest) for *rest, pipelined in rows]
+    had = [tuple(s for s in runtime.zero_stages if s <= deepest) for deepest in (MAX_STAGE, deep)]
+    sets = [_zero_options(sizes, facts, tuple(zeros), had[int(pipelined)], rest) for *rest, pipelined in rows]
     return zeros, sets, key
 
 
@@ -156,14 +159,14 @@ def _lists(options: list[list[int]]) -> IntArray:
 
 
 def _zero_options(
-    sizes: tuple[int, ...], facts: GridFacts, zeros: tuple[tuple[int, int], ...], deepest: int, key: Iterable[int]
+    sizes: tuple[int, ...], facts: GridFacts, zeros: tuple[tuple[int, int], ...], had: tuple[int, ...], key: Iterable[int]
 ) -> tuple[list[int], int]:
     """Legal, distinct zero options of meshes with this key, and how many are legal; see `_form`.
 
     Args:
-        sizes: of sharding groups. zeros: (stage, place of a size). deepest: stage that the runtime has.
+        sizes: of sharding groups. zeros: (stage, place of a size). had: stages that the runtime has there.
     """
-    return _known_zero_options(sizes, facts, zeros, deepest, *key)
+    return _known_zero_options(sizes, facts, zeros, had, *key)
 
 
 @lru_cache(maxsize=4096)
@@ -171,14 +174,14 @@ def _known_zero_options(
     sizes: tuple[int, ...],
     facts: GridFacts,
     zeros: tuple[tuple[int, int], ...],
-    deepest: int,
+    had: tuple[int, ...],
     holders: int,
     inner_axis: int,
     experts_sharded: int,
 ) -> tuple[list[int], int]:
     stages, shards = np.array([(stage, sizes[place]) for stage, place in zeros], dtype=np.int64).T
     kept = keeps({"zero": stages, "shard": shards, "cp": inner_axis, "dp": holders // inner_axis}, facts)
-    kept &= stages <= deepest
+    kept &= np.isin(stages, had)
     means = dict(facts.lone_stages)
 
     def meaning(stage: int, shard: int) -> tuple[int, int] | None:
