@@ -403,8 +403,8 @@ def _require_runnable(space: Space, runtime: Runtime) -> None:
         raise RuntimeModelError(broken.message, hint="drop the pin, or choose another runtime")
     # An option may leave fewer stages: members of the others are illegal, as long as some are left.
     if not set(space.of("zero")) & set(runtime.zero_stages):
-        stages = ", ".join(f"zero{stage}" for stage in space.of("zero"))
-        raise RuntimeModelError(f"{runtime.name} has no {stages}", hint=f"stages: {', '.join(map(str, runtime.zero_stages))}")
+        stages = ", ".join(map(str, space.of("zero")))
+        raise RuntimeModelError(f"{runtime.name} has no zero{stages}", hint=f"stages: {', '.join(map(str, runtime.zero_stages))}")
     for name in space.of("schedule"):
         if name not in runtime.schedules:
             raise RuntimeModelError(f"{runtime.name} has no schedule {name}", hint=f"schedules: {', '.join(runtime.schedules)}")
