@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,14 +112,45 @@ order gpipe(main)
 """
 
 
-@pytest.mark.parametrize(("host", "note"), [("opt:100", ""), ("opt:100,grad:50,param:25", "host=grad:50,param:25: counted on the devices")])
-def test_a_general_plan_says_what_of_its_host_shares_is_not_counted(host: str, note: str, tmp_path: Path) -> None:
-    """Optimizer states and activations are items of the node's host memory; shares of gradients and parameters are named in a note."""
-    path = tmp_path / "far.plan"
-    path.write_text(FAR.format(host=host), encoding="utf-8")
-    request = Request(model="llama-2-7b", cluster="h100-sxm:2", seq_len=1024, global_batch=8, runtime="megatron-core")
-    found = simulation(request, strategy=str(path))
-    (node,) = found.prediction.host_memory
-    assert {"optimizer", "gradients", "activations"} == {name for name, _ in node.items}
-    assert [text for text in found.notes if text.startswith(note)] == list(found.notes)
-    assert bool(found.notes) == bool(note)
+def far(folder: Path, *, host: str, options: str = "") -> str:
+    path = folder / "far.plan"
+    text = FAR.format(host=host).replace("\nzero", f"\noptions {options}\nzero") if options else FAR.format(host=host)
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+SMALL = Request(model="llama-2-7b", cluster="h100-sxm:2", seq_len=1024, global_batch=8)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "host", "said"),
+    [
+        ("megatron-core", "opt:100,grad:100", "keeps 0 % of this rule's gradients in host memory, not 100 %"),
+        ("deepspeed", "opt:100,grad:50", "keeps 100 % of this rule's gradients in host memory, not 50 %"),
+        ("deepspeed", "grad:100", "keeps 0 % of this rule's gradients in host memory, not 100 %"),
+        ("deepspeed", "opt:100,param:100", "keeps 0 % of this rule's parameters in host memory, not 100 %"),
+        ("shardwright", "opt:100,param:25", "keeps 0 % of this rule's parameters in host memory, not 25 %"),
+    ],
+)
+def test_host_shares_that_the_runtime_does_not_keep_are_refused(
+    runtime: str, host: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["simulate", SMALL.model, SMALL.cluster, "--seq-len", "1024", "--global-batch", "8", "--runtime", runtime]
+    assert run([*words, "--strategy", far(tmp_path, host=host)]) == 5
+    shown = " ".join(capsys.readouterr().err.split())
+    assert said in shown
+    assert "hint: without" in shown
+
+
+@pytest.mark.parametrize(("host", "options"), [("opt:100,grad:100", ""), ("opt:50,grad:50", ""), ("opt:100,param:100", "param_offload=on")])
+def test_host_shares_that_the_runtime_keeps_are_priced(host: str, options: str, tmp_path: Path) -> None:
+    """A plan that says what the runtime does by itself is the plan that does not: the same bytes and seconds, on device and host."""
+    request = replace(SMALL, runtime="deepspeed")
+    found = simulation(request, strategy=far(tmp_path, host=host, options=options)).prediction
+    plain = simulation(request, strategy=far(tmp_path, host=host.partition(",")[0], options=options)).prediction
+    assert (found.step_time_s, found.stages, found.host_memory) == (plain.step_time_s, plain.stages, plain.host_memory)
+    state = "parameters" if options else "gradients"
+    without = simulation(request, strategy=far(tmp_path, host="opt:1")).prediction
+    (node,), (least,) = found.host_memory, without.host_memory
+    assert dict(node.items)[state] > dict(least.items).get(state, 0)
+    assert found.step_time_s > without.step_time_s

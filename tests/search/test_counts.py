@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from shardwright.api.grids import plan
 from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.program.problem import under
+from shardwright.runtime.runtime import Runtime
 from shardwright.search.grid.counts import count_members
 from shardwright.search.grid.members import enumerate_members
 from shardwright.search.grid.meshes import full_meshes, idle_meshes
@@ -20,10 +23,15 @@ from shardwright.search.grid.space import parts_of
 from shardwright.search.request import Request
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expert_mesh import FOLDED, fold, folds
+from shardwright.strategy.grid.facts import lone_stages
 from tests.search.brute import count
 from tests.search.problems import Case, llama_405b, small_case
 from tests.search.test_one_law_of_spaces import case_of
 from tests.tiers import examples, seeds
+
+
+def stages_of(runtime: Runtime) -> dict[str, Any]:
+    return {"zero_stages": runtime.zero_stages, "zero_with_pipeline": runtime.zero_with_pipeline}
 
 
 def assert_counts_are_lists(case: Case) -> int:
@@ -33,10 +41,9 @@ def assert_counts_are_lists(case: Case) -> int:
         for meshes in (full_meshes(part, case.facts), idle_meshes(part, case.facts)):
             counted = count_members(
                 part,
-                case.facts,
+                replace(case.facts, lone_stages=lone_stages(problem.runtime)),
                 meshes,
-                zero_with_pipeline=problem.runtime.zero_with_pipeline,
-                host_shards=problem.runtime.parameters_on_host,
+                **stages_of(problem.runtime),
             )
             listed = enumerate_members(problem, part, case.facts, meshes=meshes)
             assert int(counted.distinct.sum()) == listed.num_members
@@ -54,7 +61,7 @@ def test_counts_are_those_of_lists(seed: int) -> None:
 def test_each_mesh_has_its_own_count() -> None:
     case = next(c for c in map(small_case, range(50)) if len(full_meshes(c.space, c.facts)) > 4)
     meshes = full_meshes(case.space, case.facts)
-    together = count_members(case.space, case.facts, meshes, zero_with_pipeline=case.problem.runtime.zero_with_pipeline)
+    together = count_members(case.space, case.facts, meshes, **stages_of(case.problem.runtime))
     for row in range(len(meshes)):
         one = enumerate_members(case.problem, case.space, case.facts, meshes=meshes.take(np.array([row])))
         assert one.num_members == together.distinct[row]
@@ -64,7 +71,7 @@ def test_the_meshes_of_405b_have_as_many_as_when_they_are_crossed() -> None:
     case = llama_405b()
     full = full_meshes(case.space, case.facts)
     listed = enumerate_members(case.problem, case.space, case.facts)
-    counted = count_members(case.space, case.facts, full, zero_with_pipeline=case.problem.runtime.zero_with_pipeline)
+    counted = count_members(case.space, case.facts, full, **stages_of(case.problem.runtime))
     assert int(counted.distinct.sum()) == listed.num_members
 
 

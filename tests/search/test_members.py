@@ -84,7 +84,13 @@ def test_two_problems_are_as_large_as_the_page_says(case: Callable[[], Case], co
     assert tuple(said[name] for name in names) == tuple(f"{count:,}" for count in counts)
     assert said["meshes on all devices, and on fewer"] == f"{len(found.meshes):,}, {len(idle):,}"
     assert said["enumerated with those on fewer"] == f"{found.enumerated + idle.enumerated:,}"
-    few = count_members(given.space, given.facts, idle, zero_with_pipeline=given.problem.runtime.zero_with_pipeline)
+    few = count_members(
+        given.space,
+        given.facts,
+        idle,
+        zero_stages=given.problem.runtime.zero_stages,
+        zero_with_pipeline=given.problem.runtime.zero_with_pipeline,
+    )
     assert said["legal and distinct with those on fewer"] == f"{found.num_members + int(few.distinct.sum()):,}"
 
 

@@ -118,3 +118,23 @@ def test_parts_that_a_runtime_refuses_are_no_members() -> None:
     assert {dict(part.chosen)["expert_overlap"] for part in parts_of(problem, pinned)} == {"off"}
     with pytest.raises(RuntimeModelError, match="expert_overlap=on"):
         parts_of(problem, restricted(pinned, pins={"expert_overlap": ("on",)}, excludes={}))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "option", "value", "stages"),
+    [("deepspeed-0.16", "param_offload", "on", {3}), ("deepspeed-2022", "bf16_optimizer", "on", {1})],
+)
+def test_an_option_that_leaves_fewer_stages_has_the_members_of_these(runtime: str, option: str, value: str, stages: set[int]) -> None:
+    """Stages that the option leaves no room for are illegal with it; beside its other values they stay."""
+    problem = replace(small_problem(random.Random(5), nodes=(2, 4)), runtime=load_runtime(runtime))
+    facts = facts_of(problem)
+    whole = thinned(standard_space(problem, facts), random.Random(5), most=300)
+    whole = replace(whole, values=tuple((axis, (0, 1, 2, 3) if axis == "zero" else values) for axis, values in whole.values))
+    case = Case(problem=problem, facts=facts, space=restricted(whole, pins={option: (value, "off")}, excludes={}))
+    every = members_of(case, case.space)
+    pinned = members_of(case, restricted(whole, pins={option: (value,)}, excludes={}))
+    assert pinned == having(every, option, value)
+    assert {grid.zero for grid, _ in pinned if grid.dp * grid.cp > 1} == stages
+    assert {grid.zero for grid, _ in having(every, option, "off")} > stages
+    with pytest.raises(RuntimeModelError, match="has no zero2"):
+        members_of(case, restricted(whole, pins={option: (value,), "zero": ("2",)}, excludes={}))

@@ -70,6 +70,9 @@ RUNTIMES: tuple[Runtime, ...] = (
     replace(ANY, name="pieces", bucket_bytes=0, gather_bucket_bytes=1 << 20, reuse_elements=1 << 24),
     replace(ANY, name="lists", bucket_bytes=0, listed_collectives=True, reuse_elements=1 << 24, reduce_every_microbatch=True),
     replace(ANY, name="replicas-apart", bucket_bytes=0, sums_replicas_apart=True),
+    replace(ANY, name="gradients-on-host", gradients_on_host=True, reduce_every_microbatch=True, host_gradient_bytes=4),
+    replace(ANY, name="gradients-on-host-at-the-end", gradients_on_host=True, reduce_every_microbatch=False, host_gradient_bytes=4),
+    replace(ANY, name="parts-on-host", gradients_on_host=True, reduce_every_microbatch=True, sums_replicas_apart=True, bucket_bytes=0),
     replace(ANY, name="reduces-at-the-end", reduce_every_microbatch=False, main_grad_copy=True),
     replace(ANY, name="blocking-reductions", overlap_grad_reduce=False),
     replace(ANY, name="schedules", overlap_grad_reduce=False, collective_library="synthesised"),
@@ -135,7 +138,7 @@ def around(grid: Grid, *, alike: bool) -> Space:
         axis: (switches[axis] if axis in switches else getattr(grid, axis),)
         for axis in ("tp", "cp", "pp", "order", "ep", "etp", "sp", "ulysses", "gather", "mbs", "vpp", "schedule")
     }
-    values |= {"zero": (0, 1, 2, 3), "shard": (0, 2), "recompute": ("none", "selective", "full"), "offload": (0, 50)}
+    values |= {"zero": (0, 1, 2, 3), "shard": (0, 2), "recompute": ("none", "selective", "full"), "offload": (0, 50, 100)}
     # A number of recomputed layers is searched only where layers are alike.
     values["recompute_layers"] = (0, 1) if alike else (0,)
     return Space(name="around", devices=grid.devices, values=tuple((axis, values[axis]) for axis in AXES))

@@ -24,6 +24,7 @@ from shardwright.simulator.host_memory import nodes_of
 from shardwright.simulator.predict import predict
 from shardwright.simulator.prediction import HostMemory, host_lack
 from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_grid, simulate_plan
+from shardwright.strategy.grid.facts import lone_stages
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.units import GIB
@@ -184,6 +185,53 @@ def test_each_kind_of_node_is_held_against_its_own_host_memory() -> None:
     assert {host.kind: host.capacity // GIB for host in found} == {"h100-sxm-x8": 2048, "v100-sxm-32gb-x8": 768}
 
 
+# Gradients that leave as they are reduced.
+
+
+@pytest.mark.parametrize(("zero", "here"), [(1, 2.0), (2, 0.0), (3, 0.0)])
+def test_gradients_of_offloaded_states_lie_in_host_memory_alone_from_zero2_on(zero: int, here: float) -> None:
+    """DeepSpeed's page of memory counts 2 bytes a parameter on the device under ZeRO-2 with the optimizer on the host: no gradients."""
+    problem = small("deepspeed")
+    done = simulate_grid(problem, parse_grid(f"dp4 mbs1 zero{zero} recompute=none offload=100"))
+    assert dict(done.memory[0].items)["gradients"] == here * problem.model.num_parameters
+    assert dict(only(done.host_memory).items)["gradients"] == pytest.approx(4 * problem.model.num_parameters / 2, rel=1e-4)
+    half = simulate_grid(problem, parse_grid(f"dp4 mbs1 zero{zero} recompute=none offload=50"))
+    whole = simulate_grid(problem, parse_grid(f"dp4 mbs1 zero{zero} recompute=none"))
+    own, full = (dict(one.memory[0].items)["gradients"] for one in (half, whole))
+    assert own == (full // 2 if zero >= 2 else full)
+
+
+def test_other_runtimes_keep_gradients_on_the_device() -> None:
+    problem = small("megatron-core")
+    done = simulate_grid(problem, parse_grid("dp4 mbs1 zero1 recompute=none offload=100"))
+    assert dict(done.memory[0].items)["gradients"] == 4 * problem.model.num_parameters
+
+
+@pytest.mark.parametrize("text", ["dp4 mbs1 zero2 recompute=none offload=100", "dp1 mbs1 zero2 recompute=full offload=100"])
+def test_gradients_cross_to_the_host_and_back_in_every_microbatch(text: str) -> None:
+    """Over a slow link: 2 x 2 bytes an element and microbatch, of the embedding once more, behind the last layer; and 2 of parameters."""
+    grid, rate = parse_grid(text), 1e5
+    problem = small("deepspeed", devices=grid.dp, node=grid.dp)
+    (group,) = problem.cluster.groups
+    pcie = replace(group.kind.host.pcie, bandwidth=rate, efficiency=1.0)
+    slow = replace(group, kind=replace(group.kind, host=replace(group.kind.host, pcie=pcie, memory_bandwidth=1e15)))
+    done = simulate_grid(replace(problem, cluster=replace(problem.cluster, groups=(slow,))), grid)
+    microbatches, elements = problem.job.global_batch // grid.dp, problem.model.num_parameters
+    embedding = problem.model.vocab * problem.model.hidden
+    moved = 4 * microbatches * (elements + embedding) + 2 * elements
+    assert done.step_time_s == pytest.approx(moved / grid.dp / rate, rel=0.02)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_one_rank_keeps_its_gradients_in_host_memory_too(zero: int) -> None:
+    """ZeRO-Offload on one device: 2 bytes a parameter there; ZeRO-2 stands for ZeRO-3, which shards nothing more."""
+    problem = small("deepspeed", devices=1, node=1)
+    grid = parse_grid(f"dp1 mbs1 zero{zero} recompute=none offload=100")
+    assert canonical(grid, facts=facts_of(problem)).zero == 2
+    items = dict(simulate_grid(problem, grid).memory[0].items)
+    assert (items["parameters"], items["gradients"]) == (2 * problem.model.num_parameters, 0)
+
+
 # ZeRO-3 whose shards wait in host memory.
 
 
@@ -206,7 +254,7 @@ def test_zero3_on_one_rank_keeps_what_waits_in_host_memory(runtime: str, option:
 
 
 def test_zero_on_one_rank_is_none_where_nothing_waits_in_host_memory() -> None:
-    problem = small("deepspeed", devices=1, node=1)
+    problem = small("torchtitan", devices=1, node=1)
     grid = parse_grid("dp1 mbs1 zero3 recompute=none offload=100")
     assert canonical(grid, facts=facts_of(problem)).zero == 0
 
@@ -235,10 +283,17 @@ def test_members_whose_shards_wait_in_host_memory_are_those_of_brute_force(devic
 def hosted(seed: int) -> Case:
     """A small case whose plans may offload, and whose nodes have little host memory."""
     case = small_case(seed, most=many(300, 1500))
-    runtime = replace(case.problem.runtime, optimizer_offload=True, host_gradient_bytes=4, host_buffer_percent=seed % 2 * 50)
+    runtime = replace(
+        case.problem.runtime,
+        optimizer_offload=True,
+        host_gradient_bytes=4,
+        host_buffer_percent=seed % 2 * 50,
+        gradients_on_host=seed % 3 > 0,
+    )
     values = tuple((axis, (0, 50, 100) if axis == "offload" else given) for axis, given in case.space.values)
     problem = replace(case.problem, runtime=runtime)
-    return Case(problem=problem, facts=case.facts, space=replace(case.space, values=values))
+    facts = replace(case.facts, lone_stages=lone_stages(runtime))
+    return Case(problem=problem, facts=facts, space=replace(case.space, values=values))
 
 
 @in_both
@@ -271,10 +326,14 @@ def test_a_search_drops_only_what_does_not_fit_host_memory_and_finds_the_best_th
 
 
 @examples(25)
-@given(shares=st.lists(st.integers(0, 100), min_size=2, max_size=2), zero=st.integers(0, 1))
-def test_a_larger_share_never_needs_less_host_memory_nor_more_of_a_device(shares: list[int], zero: int) -> None:
+@given(
+    shares=st.lists(st.integers(0, 100), min_size=2, max_size=2),
+    runtime=st.sampled_from(("megatron-core", "deepspeed", "deepspeed-2022", "maxtext")),
+    zero=st.integers(0, 3),
+)
+def test_a_larger_share_never_needs_less_host_memory_nor_more_of_a_device(shares: list[int], runtime: str, zero: int) -> None:
     less, more = sorted(shares)
-    problem = small("megatron-core")
+    problem = small(runtime)
     some = [simulate_grid(problem, parse_grid(f"dp4 mbs1 zero{zero} recompute=none offload={share}")) for share in (less, more)]
     needs = [sum(host.nodes * host.need for host in one.host_memory) for one in some]
     assert needs[0] <= needs[1]

@@ -16,7 +16,7 @@ from shardwright.simulator.simulate import plan_of_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import violations
 from shardwright.strategy.plan.order import Named, Table
-from shardwright.strategy.plan.plan import Plan, State
+from shardwright.strategy.plan.plan import Plan
 
 
 def simulated(request: Request, problem: Problem, *, name: str, grid: Grid | None, plan: Plan | None = None) -> Simulation:
@@ -38,18 +38,8 @@ def simulated(request: Request, problem: Problem, *, name: str, grid: Grid | Non
         plan=found,
         prediction=predict_plan(problem, found, done),
         classes=tuple(device_text(np.array(c.devices)) for c in done.program.classes),
-        notes=(
-            *(f"order {o.schedule}({', '.join(o.lanes)}): {_stands_in(now)} stands in its place" for o, now in searched),
-            *_counted_on_devices(found),
-        ),
+        notes=tuple(f"order {o.schedule}({', '.join(o.lanes)}): {_stands_in(now)} stands in its place" for o, now in searched),
     )
-
-
-def _counted_on_devices(plan: Plan) -> tuple[str, ...]:
-    """Host shares of gradients and parameters that the plan's shards name, which no copy is priced for."""
-    shares = {state.value: percent for rule in plan.shards for state, percent in rule.host if state is not State.OPTIMIZER}
-    words = ",".join(f"{state}:{percent}" for state, percent in shares.items())
-    return (f"host={words}: counted on the devices, not in host memory, and its copies take no time",) if shares else ()
 
 
 def _stands_in(order: Named | Table) -> str:

@@ -6,8 +6,8 @@ from shardwright.api.problems import problem_of
 from shardwright.files.stored import StoredSimulation
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
+from shardwright.simulator.simulate import plan_of_grid
 from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid
 
@@ -33,7 +33,7 @@ def stored_plan(saved: StoredSimulation) -> Stored:
     problem, plan, grid = problem_of(saved.request), saved.plan, saved.grid
     if plan is None:
         assert grid is not None
-        plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
+        plan = plan_of_grid(problem, grid)
     return Stored(
         name=saved.name or (print_grid(grid) if grid is not None else "plan"),
         problem=problem,

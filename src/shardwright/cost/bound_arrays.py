@@ -29,6 +29,7 @@ class Costs(NamedTuple):
     sum the weights that both ends share, without and with ZeRO. communicators: (h,) bytes. table: (t, h) bytes of the gradient of a table.
     scales: (h,) seconds that each pass of a chunk waits. passes: (h,) bytes an element of passes over whole gradients.
     slowdown: (h,) of kernels beside collectives. gather_copy, regather_copy, reduce_copy: (t, h) seconds of copies around collectives.
+    host_gradient: (t, h) seconds of a microbatch's copies of reduced gradients between device and host.
     """
 
     forward: FloatArray
@@ -70,6 +71,7 @@ class Costs(NamedTuple):
     gather_copy: FloatArray
     regather_copy: FloatArray
     reduce_copy: FloatArray
+    host_gradient: FloatArray
 
 
 class Patterns(NamedTuple):
@@ -151,7 +153,8 @@ class Facts(NamedTuple):
     """Numbers of the problem: capacity, workspace and context in bytes, bytes an element, traffic and rates of the update, switches.
 
     layer_block: the only block that is a layer, of the first way in which groups lie; -1 = there are several. blocks: of one way.
-    layer_rows: of the tables under one set of modules. blocks_plain, blocks_several: sends hold up a rank of one chunk, of several.
+    layer_rows: of the tables under one set of modules. gradients_leave: from ZeRO-2 on, of offloaded states (`Runtime.gradients_on_host`);
+    left_rate: `host_rate` there. blocks_plain, blocks_several: sends hold up a rank of one chunk, of several.
     """
 
     capacity: float
@@ -168,8 +171,10 @@ class Facts(NamedTuple):
     update_bytes: float
     bandwidth: float
     host_rate: float
+    left_rate: float
     jitter: float
     every_microbatch: bool
+    gradients_leave: bool
     overlap_gather: bool
     blocks_plain: bool
     blocks_several: bool
@@ -280,6 +285,7 @@ def scratch_of(redo_options: int, offloads: int, *, ranks: int) -> Scratch:
 BY_MESH: Final = (
     *("gather", "reduce", "all_reduce", "fetch", "refetch", "scatter", "apart", "dense", "experts", "spread", "frozen"),
     *("frozen_dense", "frozen_experts", "unit", "root", "regathered", "copied", "gather_copy", "regather_copy", "reduce_copy", "table"),
+    "host_gradient",
 )
 """Columns of `Costs` by block and mesh row."""
 _BY_GROUP = ("shard", "expert_shard", "norm", "passes", "communicators", "slowdown", "scales")

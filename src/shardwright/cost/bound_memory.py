@@ -129,5 +129,8 @@ def fill_held(
         gradients = (cut + cut_experts if zero >= 2 else dense + experts) * facts["gradient_bytes"]
         gradients += (dense + experts) * facts["own_gradient_bytes"] if zero < 2 else 0.0
         states = (cut + cut_experts if zero >= 1 else dense + experts) * facts["state_bytes"]
+        leave = zero >= 2 and facts["gradients_leave"]
         for o in range(offloads.shape[0]):
-            scratch.held[o, s] = parameters + gradients + np.floor(states * (100.0 - float(offloads[o])) / 100.0) + facts["workspace"]
+            here = (100.0 - float(offloads[o])) / 100.0
+            kept = np.floor(gradients * here) if leave else gradients
+            scratch.held[o, s] = parameters + kept + np.floor(states * (100.0 - float(offloads[o])) / 100.0) + facts["workspace"]

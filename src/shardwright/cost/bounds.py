@@ -68,8 +68,9 @@ def _fill_work(
     zero: int,
     mode: int,
     redo: int,
+    left: float,
 ) -> None:
-    """Seconds of a microbatch under one recompute option and ZeRO stage."""
+    """Seconds of a microbatch under one recompute option and ZeRO stage; `left`: share of the gradients that go to the host."""
     single = facts["layer_block"] >= 0
     pipeline, slowdown = patterns.pipelines[p], costs.groups[h]["slowdown"]
     scales, chunks = costs.groups[h]["scales"], float(pipeline["chunks_per_rank"])
@@ -84,7 +85,7 @@ def _fill_work(
     for t in range(costs.meshes.shape[1]):
         times, sync = costs.layers[layer, t], costs.meshes[h, t]
         gather, apart, copy, back = sync["refetch"], sync["apart"], sync["regather_copy"], sync["reduce_copy"]
-        reduce = _reduction(sync, zero)
+        reduce = _reduction(sync, zero) + left * sync["host_gradient"]
         f = forward_layer(times["forward"], sync["fetch"], sync["gather_copy"], zero, slowdown)
         plain = times["backward"] + (times["selective"] if mode == 1 else 0.0)
         b = backward_layer(plain, gather, reduce, apart, copy, back, zero, facts["every_microbatch"], slowdown)
@@ -152,11 +153,12 @@ def _update(
     cut = group["shard"] if zero >= 1 else 1.0
     cut_experts = group["expert_shard"] if zero >= 1 else 1.0
     share = offload / 100.0
+    rate = facts["left_rate"] if zero >= 2 else facts["host_rate"]
     slowest = 0.0
     for s in range(patterns.pipelines[p]["looked"]):
         of = scratch.ranks[s]
-        spent = optimizer_seconds(of["dense"], cut, facts["update_bytes"], facts["bandwidth"], share, facts["host_rate"])
-        spent += optimizer_seconds(of["experts"], cut_experts, facts["update_bytes"], facts["bandwidth"], share, facts["host_rate"])
+        spent = optimizer_seconds(of["dense"], cut, facts["update_bytes"], facts["bandwidth"], share, rate)
+        spent += optimizer_seconds(of["experts"], cut_experts, facts["update_bytes"], facts["bandwidth"], share, rate)
         spent += (of["dense"] + of["experts"]) * group["passes"] / facts["bandwidth"]
         if not facts["overlap_gather"]:
             spent += of["gather_all"]
@@ -258,11 +260,12 @@ def _bound_outer(
         # Only ZeRO-2 and 3 put communication beside a microbatch's compute.
         beside = zero == 3 or (zero == 2 and facts["every_microbatch"])
         plain = plain and not beside
+        leave = beside and zero >= 2 and facts["gradients_leave"]
         for ri in range(choices.redo_lists.shape[1]):
             r = choices.redo_lists[redo_list, ri]
             if r < 0:
                 break
-            ready = -1.0
+            ready, of_share = -1.0, -1.0
             for oi in range(choices.offload.shape[0]):
                 fullest = 0.0
                 for s in range(looked):
@@ -280,10 +283,13 @@ def _bound_outer(
                             first_gather = 0.0
                         for of in range(choices.offload.shape[0]):
                             scratch.update[of] = _update(scratch, costs, patterns, facts, p, h, zero, float(choices.offload[of]))
-                    if ready < 0.0:
+                    left = float(choices.offload[oi]) / 100.0 if leave else 0.0
+                    if left != of_share:
+                        of_share = left
                         if not plain or scratch.way[r] < 0.0:
                             under = layer + choices.redo_modules[r] * facts["layer_rows"]
-                            _fill_work(scratch, costs, patterns, facts, p, under, h, r, zero, choices.redo_mode[r], choices.redo_layers[r])
+                            mode, redo = choices.redo_mode[r], choices.redo_layers[r]
+                            _fill_work(scratch, costs, patterns, facts, p, under, h, r, zero, mode, redo, left)
                         tied = group["tied_reduce"] if zero > 0 else group["tied_all_reduce"]
                         ready = _ready(scratch, patterns, p, r, m, sent, first_reduce, first_gather, tied)
                     spent = ready + scratch.update[oi] + group["norm"]

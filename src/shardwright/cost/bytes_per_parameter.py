@@ -8,6 +8,7 @@ from shardwright.arrays import IntArray
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.quantise import narrow_bytes, narrow_forms
 from shardwright.program.problem import Problem
+from shardwright.runtime.runtime import Runtime
 
 
 def update_bytes(problem: Problem) -> float:
@@ -63,10 +64,19 @@ def own_gradient_bytes(problem: Problem) -> int:
     return problem.job.parameter.bits // 8 if problem.runtime.main_grad_copy else 0
 
 
-def host_update_rate(problem: Problem) -> float:
-    """Elements/s that one device's share of the host updates: gradient down, update in host memory, parameter up, in series."""
-    node, job = problem.cluster.node, problem.job
-    gradient = problem.runtime.gradient_dtype.bits // 8
+def gradients_leave(runtime: Runtime, *, zero: int) -> bool:
+    """Whether the gradients of elements whose states are offloaded lie in host memory alone, under ZeRO stage `zero`."""
+    return runtime.gradients_on_host and zero >= 2
+
+
+def host_update_rate(problem: Problem, *, zero: int) -> float:
+    """Elements/s that one device's share of the host updates: gradient down, update in host memory, parameter up, in series.
+
+    Gradients that left as they were reduced are there already (`sharded.host_gradient_seconds`).
+    """
+    node, job, runtime = problem.cluster.node, problem.job, problem.runtime
+    left = gradients_leave(runtime, zero=zero) and runtime.reduce_every_microbatch
+    gradient = 0 if left else runtime.gradient_dtype.bits // 8
     over_pcie = (gradient + job.parameter.bits // 8) / node.host.pcie.achieved
     in_memory = update_bytes(problem) * node.num_devices / node.host.memory_bandwidth
     return 1.0 / (over_pcie + in_memory)

@@ -65,7 +65,8 @@ class SyncTable:
             frozen_experts: of them those that `shard` and `expert_shard` members have one copy of.
             tied: trainable elements that another block owns. narrow: of dense and experts, those that a recipe of few bits quantises.
         gathered, regathered: elements that ZeRO-3 makes whole before a layer's forward, and before its backward; own_gathered,
-            own_regathered: of them the device's own shards; narrow_gathered, narrow_regathered: those that a recipe quantises.
+            own_regathered: of them the device's own shards; own_reduced: its shards of the gradients that each microbatch's sums leave;
+            narrow_gathered, narrow_regathered: those that a recipe quantises.
         cuts, frozen_cuts: of a general plan's device, whose parameters may be cut differently: all of its trainable and all of its frozen
             elements; no cuts = by `shard`.
     """
@@ -97,6 +98,7 @@ class SyncTable:
     regathered: IntArray
     own_gathered: FloatArray
     own_regathered: FloatArray
+    own_reduced: FloatArray
     narrow_gathered: IntArray
     narrow_regathered: IntArray
     cuts: tuple[ShardedElements, ...] = ()
@@ -193,6 +195,7 @@ def sync_table(
     columns: dict[str, Any] = total | {name: np.zeros(shape) for name in OWNERS} | {f"tied_{name}": spent for name, spent in tied.items()}
     columns |= {name: counts[name] for name in ("dense", "experts", "spread", "frozen", "frozen_dense", "frozen_experts", "tied")}
     columns["narrow"] = counts["narrow_dense"] + counts["narrow_experts"]
+    columns["own_reduced"] = counts["dense"] / shard + counts["experts"] / expert_shard
     columns |= _gathered(counts, shard, expert_shard, least=1 if runtime.parameters_on_host else 2)
     return SyncTable(**columns, shard=shard, expert_shard=expert_shard)
 

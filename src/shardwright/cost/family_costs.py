@@ -25,7 +25,7 @@ from shardwright.cost.mesh_table import MeshTable
 from shardwright.cost.parts import MODES
 from shardwright.cost.priced import Choices, Priced
 from shardwright.cost.scales import scale_seconds
-from shardwright.cost.sharded import copy_seconds, overlap_slowdown
+from shardwright.cost.sharded import copy_seconds, host_gradient_seconds, overlap_slowdown
 from shardwright.cost.step_costs import StepCosts, compose
 from shardwright.hardware.device_list import EMPTY, DeviceList
 from shardwright.lazy_dataclass import dataclass
@@ -283,6 +283,7 @@ def _mesh_table(
         gather_copy_s=copies[0],
         regather_copy_s=copies[1],
         reduce_copy_s=copies[2],
+        host_gradient_s=host_gradient_seconds(own, sync),
         scales_s=scale_seconds(
             own,
             lambda scales: (group_span(_scale_group(scales, stage, device), network),),

@@ -225,7 +225,7 @@ def _counts(
     names = ("dense", "experts", "spread", "frozen", "frozen_dense", "frozen_experts", "tied", "narrow")
     gathers = ("gathered", "regathered", "narrow_gathered", "narrow_regathered")
     counts: dict[str, IntArray] = {name: np.zeros((len(held), 1), dtype=np.int64) for name in (*names, *gathers)}
-    own = {name: np.zeros((len(held), 1)) for name in ("own_gathered", "own_regathered")}
+    own = {name: np.zeros((len(held), 1)) for name in ("own_gathered", "own_regathered", "own_reduced")}
     shards = [1, 1]
     for b, h in chain.from_iterable(zip(repeat(b), items) for b, items in enumerate(held)):
         elements, kind = -(-h.elements * h.layers // layers[b]), int(h.klass is ParameterClass.EXPERTS)
@@ -239,6 +239,7 @@ def _counts(
             counts[f"narrow_{name}"][b, 0] += elements * h.narrow
             own[f"own_{name}"][b, 0] += elements / party.parameter
         last = is_summed_last(rules.sharing(h.klass, h.near), device, zero=zero)
+        own["own_reduced"][b, 0] += elements / party.gradient if h.trainable and not last else 0.0
         shards[kind] = max(shards[kind], 1 if last else party.reduced if h.trainable else party.parameter)
     return counts | own | {"shard": np.array(shards[:1], dtype=np.int64), "expert_shard": np.array(shards[1:], dtype=np.int64)}
 

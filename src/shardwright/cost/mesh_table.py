@@ -17,7 +17,7 @@ from shardwright.cost.communication import Network, axes_of, least_seconds, netw
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import communicator_bytes
 from shardwright.cost.scales import scale_seconds
-from shardwright.cost.sharded import copy_seconds, overlap_slowdown
+from shardwright.cost.sharded import copy_seconds, host_gradient_seconds, overlap_slowdown
 from shardwright.cost.sum_seconds import SumSpans
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
@@ -36,6 +36,7 @@ class MeshTable:
         sync: per block. norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
         slowdown: (n,) factor on kernels beside a layer's gather or reduction. shares: (2, tiers, n) see `column_sums.link_shares`.
         gather_copy_s, regather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gathers and reduction (`sharded`).
+        host_gradient_s: (blocks, n) seconds of copies of its reduced gradients between device and host, all states offloaded.
         scales_s: (n,) seconds that each pass of a chunk waits for its scales (see `scales`).
         gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end (`Runtime.gradient_passes`).
         table_bytes: (blocks, n) temporary of the weight gradient of the block's largest trained table: an embedding or a head.
@@ -49,6 +50,7 @@ class MeshTable:
     gather_copy_s: FloatArray
     regather_copy_s: FloatArray
     reduce_copy_s: FloatArray
+    host_gradient_s: FloatArray
     scales_s: FloatArray
     gradient_bytes: IntArray
     table_bytes: IntArray
@@ -105,6 +107,7 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray, *, lying: tuple[Su
         gather_copy_s=gather_copy,
         regather_copy_s=regather_copy,
         reduce_copy_s=reduce_copy,
+        host_gradient_s=host_gradient_seconds(problem, sync),
         scales_s=scale_waits(problem, rows),
         gradient_bytes=gradient_pass_bytes(problem, rows["dp"] * rows["cp"]),
         table_bytes=_table_elements(problem, rows) * problem.runtime.embedding_gradient_bytes,
@@ -136,6 +139,7 @@ def held_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         gather_copy_s=np.zeros(sync.gather.shape),
         regather_copy_s=np.zeros(sync.gather.shape),
         reduce_copy_s=np.zeros(sync.gather.shape),
+        host_gradient_s=np.zeros(sync.gather.shape),
         scales_s=scale_waits(problem, rows),
         gradient_bytes=none,
         table_bytes=np.zeros(sync.gather.shape, dtype=np.int64),

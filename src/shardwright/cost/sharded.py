@@ -36,6 +36,24 @@ def overlap_slowdown(problem: Problem, span: Span, network: Network) -> FloatArr
     return np.asarray(1.0 + (factor - 1.0) * (share if extent.rows is None else share[extent.rows]), dtype=np.float64)
 
 
+def host_gradient_seconds(problem: Problem, sync: SyncTable) -> FloatArray:
+    """(blocks, n) seconds that the gradients of one layer and microbatch take to host memory and back, all of its states offloaded.
+
+        t = 2 x shard x bytes of a gradient / rate of PCIe       0 where gradients stay on the device (`Runtime.gradients_on_host`)
+
+    A shard comes back, is added to and leaves again; of m microbatches the first has nothing to bring back, and the last leaves in the
+    format that the host updates with, which is twice as wide as 16 bits. Copies follow the reduction on its stream. Leaves out host memory
+    that is not pinned, and devices that share a link of the host.
+
+    Source: DeepSpeed, runtime/zero/stage3.py at 007cca6a2ffe (`partition_grads`, on `reduce_and_partition_stream`), and stage_1_and_2.py at
+    02aa38c3a551 (`async_accumulate_grad_in_cpu_via_gpu`, `async_inplace_copy_grad_to_fp32_buffer_from_gpu`).
+    """
+    runtime = problem.runtime
+    moves = runtime.gradients_on_host and runtime.reduce_every_microbatch
+    each = 2.0 * (runtime.gradient_dtype.bits / 8) / problem.cluster.node.host.pcie.achieved if moves else 0.0
+    return np.asarray(sync.own_reduced * each, dtype=np.float64)
+
+
 def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Seconds (blocks, n) that copies take around one layer's all_gather of parameters before its forward, around that before its backward,
     and around its reduction of gradients.

@@ -11,7 +11,13 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.compiled import plain
-from shardwright.cost.bytes_per_parameter import frozen_shard_bytes, narrow_copies, own_gradient_bytes, shard_bytes
+from shardwright.cost.bytes_per_parameter import (
+    frozen_shard_bytes,
+    gradients_leave,
+    narrow_copies,
+    own_gradient_bytes,
+    shard_bytes,
+)
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.parts import EP
 from shardwright.cost.priced import Choices, Priced, grid_choices
@@ -197,6 +203,8 @@ def state_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) 
         few: IntArray = by_rank @ sync.narrow[:, row]
         parameters = parameters + (few * narrow_copies(problem)).astype(np.int64)
     gradients = cuts.held(2) * (problem.runtime.gradient_dtype.bits // 8)
+    if gradients_leave(problem.runtime, zero=choices.zero):
+        gradients = gradients * (100 - choices.offload) // 100
     if choices.zero < 2:
         gradients = gradients + whole * own_gradient_bytes(problem)
     return (

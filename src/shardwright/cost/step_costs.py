@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import plain
-from shardwright.cost.bytes_per_parameter import host_update_rate, update_bytes
+from shardwright.cost.bytes_per_parameter import gradients_leave, host_update_rate, update_bytes
 from shardwright.cost.chunk_layout import ChunkLayout
 from shardwright.cost.host_copies import waited_for_layers
 from shardwright.cost.parts import PARTS
@@ -91,6 +91,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         parts[1, :, SHARDING_PART] += np.where(filled, again[layout.turned], 0.0)
     if each:
         parts[1, :, SHARDING_PART] += np.where(filled, reduce[layout.reduced], 0.0)
+        parts[1, :, HOST_PART] += np.where(filled, _host_gradients(problem, choices, priced)[layout.reduced], 0.0)
     sync, row_of_sync = priced.meshes.sync, priced.mesh_row
     start = layout.counts @ (sync.from_owners[:, row_of_sync] + (gather if choices.zero in (1, 2) else 0.0))
     end = layout.counts @ (sync.to_owners[:, row_of_sync] + (0.0 if each else reduce))
@@ -128,6 +129,12 @@ def _layer_sync(priced: Priced, zero: int) -> tuple[FloatArray, FloatArray, Floa
     return (sync.gather[:, row], none, sync.reduce[:, row]) if zero else (none, none, sync.all_reduce[:, row])
 
 
+def _host_gradients(problem: Problem, choices: Choices, priced: Priced) -> FloatArray:
+    """(b,) seconds that one layer's reduced gradients take to host memory and back in each microbatch."""
+    share = choices.offload / 100.0 if gradients_leave(problem.runtime, zero=choices.zero) else 0.0
+    return share * priced.meshes.host_gradient_s[:, priced.mesh_row]
+
+
 def _tied_seconds(choices: Choices, priced: Priced) -> FloatArray:
     """(c,) seconds to sum the gradients of weights that the first and the last chunk share (or, of one chunk, that others share)."""
     sync, row = priced.meshes.sync, priced.mesh_row
@@ -137,7 +144,7 @@ def _tied_seconds(choices: Choices, priced: Priced) -> FloatArray:
 
 
 def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArray, regather: FloatArray, reduce: FloatArray) -> FloatArray:
-    """(2, c, parts) seconds of F and B of each chunk by part, recompute and exposed sharding included."""
+    """(2, c, parts) seconds of F and B of each chunk by part, recompute, exposed sharding and copies to the host included."""
     seconds = priced.layers.seconds[:, :, :, priced.layer_row]
     slowdown, every = float(priced.meshes.slowdown[priced.mesh_row]), problem.runtime.reduce_every_microbatch
     blocks, zero, sync = seconds.shape[0], choices.zero, priced.meshes.sync
@@ -149,6 +156,7 @@ def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArra
     more[0, :, RECOMPUTE_PART] = seconds[:, 3].sum(axis=1)
     more[1, :, RECOMPUTE_PART] = seconds[:, 4].sum(axis=1)
     if zero >= 2:
+        moved = _host_gradients(problem, choices, priced).tolist()
         for b in range(blocks):
             g, r, apart = float(regather[b]), float(reduce[b]), float(sync.apart[b, priced.mesh_row])
             first, copy, back = (
@@ -157,19 +165,25 @@ def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArra
             )
             forward, backward = float(kept[0, b].sum()), float(kept[1, b].sum())
             kept[0, b, SHARDING_PART] = forward_layer(forward, float(gather[b]), first, zero, slowdown) - forward
-            kept[1, b, SHARDING_PART] = backward_layer(backward, g, r, apart, copy, back, zero, every, slowdown) - backward
+            once = backward_layer(backward, g, r, apart, copy, back, zero, every, slowdown)
+            kept[1, b, SHARDING_PART] = once - backward
+            if moved[b]:
+                kept[1, b, HOST_PART] = backward_layer(backward, g, r + moved[b], apart, copy, back, zero, every, slowdown) - once
             elements = float(sync.regathered[b, priced.mesh_row])
             again = float(plain(gathers_again)(elements, float(problem.runtime.reuse_elements)))
             for mode, times in enumerate((1.0, again)):
                 longer = backward + float(more[mode, b, RECOMPUTE_PART])
-                slower = backward_layer(longer, times * g, r, apart, times * copy, back, zero, every, slowdown) - longer
-                more[mode, b, SHARDING_PART] = slower - kept[1, b, SHARDING_PART]
+                slower = backward_layer(longer, times * g, r, apart, times * copy, back, zero, every, slowdown)
+                more[mode, b, SHARDING_PART] = slower - longer - kept[1, b, SHARDING_PART]
+                if moved[b]:
+                    with_host = backward_layer(longer, times * g, r + moved[b], apart, times * copy, back, zero, every, slowdown)
+                    more[mode, b, HOST_PART] = with_host - slower - kept[1, b, HOST_PART]
     parts: FloatArray = np.einsum("cb,kbp->kcp", priced.layout.counts, kept)
     parts[1] += np.einsum("cbm,mbp->cp", choices.modes[:, :, 1:3], more)
-    moved = choices.modes[:, :, 3] @ priced.layers.saved_bytes[:, 0, priced.layer_row]
-    if moved.any():
+    saved = choices.modes[:, :, 3] @ priced.layers.saved_bytes[:, 0, priced.layer_row]
+    if saved.any():
         beside = kept.sum(axis=2) @ (priced.layout.counts * priced.layout.layer).T
-        parts[:, :, HOST_PART] = waited_for_layers(moved, rate=problem.cluster.node.host.pcie.achieved, beside=beside)
+        parts[:, :, HOST_PART] += waited_for_layers(saved, rate=problem.cluster.node.host.pcie.achieved, beside=beside)
     parts[:, :, SCALES_PART] = priced.meshes.scales_s[priced.mesh_row]
     return parts
 
@@ -189,7 +203,7 @@ def _step_end(
     row = priced.mesh_row
     device = problem.cluster.node.accelerator
     bandwidth = device.memory_bandwidth * device.element_efficiency
-    traffic, rate, share = update_bytes(problem), host_update_rate(problem), choices.offload / 100.0
+    traffic, rate, share = update_bytes(problem), host_update_rate(problem, zero=choices.zero), choices.offload / 100.0
     pp, vpp = priced.layout.pp, priced.layout.vpp
     update = np.zeros(len(cuts.elements))
     for elements, shard in zip(cuts.elements.T.tolist(), cuts.degrees[0].tolist(), strict=True):

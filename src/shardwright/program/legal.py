@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from shardwright.program.problem import Problem
+from shardwright.program.problem import Problem, under
 from shardwright.program.shard_rules import shard_rules
 from shardwright.schedules.grid_order import order_violations
 from shardwright.strategy.grid.axes import Grid
@@ -12,7 +13,7 @@ from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import SCHEDULES, GridFacts, unlike_chunks, violations
 from shardwright.strategy.grid.runnable import unrunnable
 from shardwright.strategy.plan.order import Named
-from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.plan import Plan, State
 from shardwright.strategy.verify.check import verify
 from shardwright.strategy.verify.coverage import stage_pieces
 from shardwright.strategy.violation import Violation
@@ -68,6 +69,33 @@ def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
             message=f"{problem.runtime.name} has no states on the host",
             hint="without host= in the plan's shards, or under another runtime",
         )
+    yield from _host_share_violations(under(problem, plan.options), plan)
+
+
+def _host_share_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    """Shares of gradients and parameters in host memory that the runtime does not keep there.
+
+    What it keeps there follows from its options and from the share of the optimizer's states: a plan may say it, and change nothing.
+    """
+    runtime = problem.runtime
+    for number, rule in enumerate(plan.shards):
+        shares = dict(rule.host)
+        zero = 3 if rule.parameter != 1 else 2 if rule.gradient != 1 else 1
+        kept = {
+            State.GRADIENT: shares.get(State.OPTIMIZER, 0) if runtime.gradients_on_host and zero >= 2 else 0,
+            State.PARAMETER: 100 if runtime.parameters_on_host and zero == 3 else 0,
+        }
+        for state, percent in rule.host:
+            if percent != kept.get(state, percent):
+                yield Violation(
+                    rule="runtime.host_share",
+                    message=f"{runtime.name} keeps {kept[state]} % of this rule's {_STATE_WORDS[state]} in host memory, not {percent} %",
+                    hint=f"without {state.value} in host=" + (f", or with {state.value}:{kept[state]}" if kept[state] else ""),
+                    path=f"shards {number}",
+                )
+
+
+_STATE_WORDS: Final = {State.GRADIENT: "gradients", State.PARAMETER: "parameters"}
 
 
 def _filled(problem: Problem, plan: Plan) -> Iterator[Violation]:

@@ -73,7 +73,7 @@ V3: Final = derive(
         _REPORT,
         on="overlap_p2p",
         off="plain_p2p_blocks fills_pipeline ties_experts equal_stages equal_between checkpoints_on_host parameters_on_host "
-        "hybrid_dispatch launches_block host_gradient_bytes host_buffer_percent",
+        "hybrid_dispatch launches_block gradients_on_host host_gradient_bytes host_buffer_percent",
         zero_stages=(0, 1),
         zero_with_pipeline=1,
         note="3.2: PP, EP and ZeRO-1; transfers between stages run beside compute (figure 4)",

@@ -38,7 +38,26 @@ _BF16: Final = f"{_BLOB}/0acdb021c71edb33a637ee60ff54425279cd08bc/deepspeed/runt
 _CONFIG: Final = "https://www.deepspeed.ai/docs/config-json/"
 
 _HOST: Final = f"{_BLOB}/0cca5393114258967cbfe25e24356e43e81cc9e4/docs/code-docs/source/memory.rst"
+_STAGE_3: Final = f"{_BLOB}/007cca6a2ffe3ed9d393459f4a3081bd54341ba6/deepspeed/runtime/zero/stage3.py"
 _CHECKPOINTS: Final = f"{_BLOB}/02f59ea37362c316f71a4a5a919d9d79528d4b61/deepspeed/runtime/activation_checkpointing/checkpointing.py"
+
+_OFFLOADED_OPTIMIZER: Final = (
+    read(
+        _HOST,
+        host_gradient_bytes=4,
+        host_buffer_percent=50,
+        note="General RAM: 16 bytes a parameter with the optimizer on the host (fp32 master, gradient and two moments), 18 with the 16-bit "
+        "parameters too, and half as much again for buffers (additional_buffer_factor 1.5)",
+    ),
+    read(
+        _STAGE_3,
+        on="gradients_on_host",
+        note="partition_grads copies each reduced shard into a buffer in host memory; from the second microbatch on it first copies that "
+        "back and adds it; copy_grads_in_partition of stage_1_and_2.py at 02aa38c3a551 does the same; the same page of memory counts no "
+        "gradients on the device",
+    ),
+)
+"""What the host holds where it has the optimizer's states."""
 
 
 def _offloads(*stages: int) -> tuple[Offer, ...]:
@@ -147,13 +166,7 @@ V0_16: Final = runtime(
         note="models are Hugging Face's in eager mode with flash-attention 2",
     ),
     stated(f"{_TREE}/runtime/activation_checkpointing/checkpointing.py", full_recompute=FullRecompute.WHOLE),
-    read(
-        _HOST,
-        host_gradient_bytes=4,
-        host_buffer_percent=50,
-        note="General RAM: 16 bytes a parameter with the optimizer on the host (fp32 master, gradient and two moments), 18 with the 16-bit "
-        "parameters too, and half as much again for buffers (additional_buffer_factor 1.5)",
-    ),
+    *_OFFLOADED_OPTIMIZER,
     stated(
         f"{_TREE}/moe/sharded_moe.py",
         off="capture routing_on_host router_kernels fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
@@ -199,6 +212,7 @@ MEGATRON: Final = derive(
         f"{_BLOB}/v0.6.0/deepspeed/runtime/zero/constants.py", bucket_bytes=1_000_000_000, note="reduce_bucket_size 5e8 elements of 2 bytes"
     ),
     stated(f"{_BLOB}/v0.6.0/deepspeed/runtime/zero/config.py", on="optimizer_offload", zero_stages=(0, 1, 2, 3)),
+    *_OFFLOADED_OPTIMIZER,
     stated("https://github.com/bigscience-workshop/Megatron-DeepSpeed/blob/main/megatron/mpu/layers.py", tp_overlap=TpOverlap.NONE),
     stated(
         f"{_BLOB}/v0.6.0/deepspeed/runtime/zero/partitioned_param_coordinator.py",

@@ -120,7 +120,7 @@ RUNTIME: Final = runtime(
         "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors "
         "experts_split_as_layers plain_p2p_blocks fills_pipeline ties_experts equal_stages "
         "equal_between checkpoints_on_host parameters_on_host hybrid_dispatch launches_block "
-        "host_gradient_bytes host_buffer_percent",
+        "gradients_on_host host_gradient_bytes host_buffer_percent",
         bucket_bytes=0,
         gather_prefetch=1,
         tp_overlap=TpOverlap.ASYNC,

@@ -252,7 +252,7 @@ V0_12: Final = runtime(
         "https://github.com/NVIDIA/Megatron-LM/blob/0d41ecd8b5388da7e8ea98ff88086e43d3371b30/megatron/core/optimizer/cpu_offloading/"
         "hybrid_optimizer.py",
         on="optimizer_offload",
-        off="host_buffer_percent",
+        off="host_buffer_percent gradients_on_host",
         host_gradient_bytes=4,
         note="HybridDeviceOptimizer: an fp32 copy of each offloaded parameter, its moments, and its gradient in that format, pinned",
     ),

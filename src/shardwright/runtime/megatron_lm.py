@@ -105,7 +105,7 @@ Y2021: Final = runtime(
         "kept_outputs host_outputs activation_offload logits_parts linear_loss experts_split_as_layers plain_p2p_blocks fills_pipeline "
         "ties_experts equal_stages equal_between "
         "checkpoints_on_host parameters_on_host hybrid_dispatch launches_block "
-        "host_gradient_bytes host_buffer_percent",
+        "gradients_on_host host_gradient_bytes host_buffer_percent",
         note="neither graphs nor experts",
     ),
     CUBLAS,

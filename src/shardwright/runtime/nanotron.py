@@ -96,7 +96,7 @@ RUNTIME: Final = runtime(
         "kept_outputs host_outputs activation_offload logits_parts linear_loss plain_p2p_blocks "
         "fills_pipeline ties_experts equal_stages equal_between "
         "checkpoints_on_host parameters_on_host hybrid_dispatch launches_block "
-        "host_gradient_bytes host_buffer_percent "
+        "gradients_on_host host_gradient_bytes host_buffer_percent "
         "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors",
         note="eager",
     ),

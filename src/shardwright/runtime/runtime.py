@@ -247,6 +247,8 @@ class Runtime:
         checkpoints_on_host: the inputs of layers that full recompute runs again wait in host memory, each member of a tensor-parallel group
             with its own part. parameters_on_host: ZeRO-3's shards of the working copy wait there, and are copied up for each gather.
         host_gradient_bytes: bytes of the gradient's copy in host memory for each element whose optimizer states lie there.
+            gradients_on_host: from ZeRO-2 on, of elements whose states lie there, the gradients lie there alone: each microbatch's are
+            copied there as they are reduced, and those before them brought back to be added.
             host_buffer_percent: buffers that its documentation counts in host memory, in percent of the model states that lie there.
         experts_split_as_layers: where nothing is said, experts are split over tp as dense layers are (etp = tp).
         router_kernels: kernels of a forward of the router and of what prepares the dispatch, where each copy is sent; 0 = not counted.
@@ -355,6 +357,7 @@ class Runtime:
     equal_between: bool = False
     host_gradient_bytes: int = 0
     host_buffer_percent: int = 0
+    gradients_on_host: bool = False
     facts: tuple[Fact, ...] = ()
     offers: tuple[Offer, ...] = ()
     own: Options = ()

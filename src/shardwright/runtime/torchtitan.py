@@ -199,7 +199,7 @@ V0_2: Final = runtime(
         "kept_outputs host_outputs activation_offload logits_parts linear_loss experts_split_as_layers plain_p2p_blocks "
         "ties_experts equal_stages equal_between "
         "checkpoints_on_host parameters_on_host hybrid_dispatch launches_block "
-        "host_gradient_bytes host_buffer_percent",
+        "gradients_on_host host_gradient_bytes host_buffer_percent",
         note="no captured graphs; splits of the all-to-all are read on the host; grouped_mm over all local experts",
     ),
     CUBLAS,

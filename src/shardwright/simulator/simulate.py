@@ -39,6 +39,8 @@ from shardwright.simulator.stage_kinds import PlacedKind, StageKind, stage_kinds
 from shardwright.simulator.tasks import plan_kernel_tasks
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.facts import lone_stages
+from shardwright.strategy.grid.rules import LoneStages
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check import require_valid
 from shardwright.units import PICOSECONDS_PER_SECOND
@@ -361,12 +363,12 @@ def peak_among(problem: Problem, devices: Sequence[int]) -> float:
 
 def plan_of_grid(problem: Problem, grid: Grid) -> Plan:
     """The plan that a grid is for the problem's model and batch."""
-    return _plan_of(Same(problem.model), grid, problem.job.global_batch, problem.runtime.parameters_on_host)
+    return _plan_of(Same(problem.model), grid, problem.job.global_batch, lone_stages(problem.runtime))
 
 
 @lru_cache(maxsize=64)
-def _plan_of(model: Same[Model], grid: Grid, global_batch: int, host_shards: bool) -> Plan:
-    return plan_of(grid, model=model.value, global_batch=global_batch, host_shards=host_shards)
+def _plan_of(model: Same[Model], grid: Grid, global_batch: int, lone: LoneStages) -> Plan:
+    return plan_of(grid, model=model.value, global_batch=global_batch, lone=lone)
 
 
 def simulate_grid(problem: Problem, grid: Grid) -> SimulatedPlan:

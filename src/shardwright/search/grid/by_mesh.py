@@ -31,6 +31,7 @@ from shardwright.search.standing import standing
 from shardwright.search.universal import universal_bound
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.facts import lone_stages
 from shardwright.strategy.grid.rules import GridFacts
 
 Progress = Callable[[str, int, int], None]
@@ -127,9 +128,10 @@ def search(
     first, *others = parts = parts_of(problem, space)
 
     def meshes_of(own: Problem) -> tuple[Meshes, Meshes | None]:
-        # Options place no device: all parts have the same meshes, and as many members of each, unless shards wait on the host.
+        # Options place no device: all parts have the same meshes, and as many members of each, unless ZeRO stages mean something else.
         runtime = own.runtime
-        full, idle = _counted(replace(space, options=()), facts, runtime.zero_with_pipeline, runtime.parameters_on_host)
+        asked = replace(facts, lone_stages=lone_stages(runtime))
+        full, idle = _counted(replace(space, options=()), asked, runtime.zero_stages, runtime.zero_with_pipeline)
         if keeps is None:
             return full, idle
         return full.take(keeps(full)), None if idle is None else idle.take(keeps(idle))
@@ -150,10 +152,10 @@ def search(
 
 
 @lru_cache(maxsize=4)
-def _counted(space: Space, facts: GridFacts, zero_with_pipeline: int, host_shards: bool) -> tuple[Meshes, Meshes | None]:
+def _counted(space: Space, facts: GridFacts, zero_stages: tuple[int, ...], zero_with_pipeline: int) -> tuple[Meshes, Meshes | None]:
     """The meshes on all devices, and those that leave some idle, with the numbers of their members as columns."""
     full = full_meshes(space, facts)
-    count = partial(count_members, space, facts, zero_with_pipeline=zero_with_pipeline, host_shards=host_shards)
+    count = partial(count_members, space, facts, zero_stages=zero_stages, zero_with_pipeline=zero_with_pipeline)
     if not space.fewest:
         return full.counted(count(full)), None
     idle = idle_meshes(space, facts)

@@ -13,11 +13,11 @@ from shardwright.search.grid.space import Space
 from shardwright.strategy.grid.rules import GridFacts
 
 
-def count_members(space: Space, facts: GridFacts, meshes: Meshes, *, zero_with_pipeline: int, host_shards: bool = False) -> MemberCounts:
+def count_members(space: Space, facts: GridFacts, meshes: Meshes, *, zero_stages: tuple[int, ...], zero_with_pipeline: int) -> MemberCounts:
     """How many members each mesh has: the product of its switches, its pipelines and its memory choices, as no rule reads two of them.
 
     Args:
-        zero_with_pipeline: the highest ZeRO stage of the runtime beside a pipeline. host_shards: as of `GridFacts`.
+        zero_stages: those of the runtime; zero_with_pipeline: the highest beside a pipeline.
     """
     mesh = meshes.columns
     switches, switch_copies = _switches(space, facts, meshes)
@@ -27,7 +27,9 @@ def count_members(space: Space, facts: GridFacts, meshes: Meshes, *, zero_with_p
     outer = chunked(space, facts, rows).columns
     offloads = len(space.of("offload"))
     zero, redo = (
-        zero_counts(space, mesh, experts=facts.experts > 0, zero_with_pipeline=zero_with_pipeline, host_shards=host_shards),
+        zero_counts(
+            space, mesh, experts=facts.experts > 0, zero_stages=zero_stages, zero_with_pipeline=zero_with_pipeline, lone=facts.lone_stages
+        ),
         redo_counts(space, facts, outer["largest"]),
     )
     pipelines = _summed(outer["mesh"], redo[0], len(ones))[kind]

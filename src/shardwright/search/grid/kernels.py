@@ -71,7 +71,7 @@ _FLAT = (
     *("logits", "shard", "expert_shard", "norm", "passes", "logits_blocks", "overlap_buffers", "communicators"),
     *("slowdown", "scales"),
 )
-_SWITCHES = ("every_microbatch", "overlap_gather", "blocks_plain", "blocks_several")
+_SWITCHES = ("every_microbatch", "gradients_leave", "overlap_gather", "blocks_plain", "blocks_several")
 _WHOLE = ("ranks", "chunks_per_rank", "looked", "rank", "has_head")
 _DIMENSIONS = (
     dict.fromkeys(("ranks", "chunks_per_rank", "looked", "first_pieces"), 1)

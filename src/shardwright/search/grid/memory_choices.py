@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final
 
 import numpy as np
 
@@ -16,7 +15,8 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import distinct as distinct_rows
 from shardwright.search.grid.space import Space
-from shardwright.strategy.grid.rules import GridFacts, keeps
+from shardwright.strategy.grid.facts import lone_stages
+from shardwright.strategy.grid.rules import MAX_STAGE, GridFacts, LoneStages, keeps
 
 RECOMPUTES = {"none": 0, "selective": 1, "full": 2}
 
@@ -26,8 +26,8 @@ class MemoryColumns:
     """Memory choices, with places in the space's values of shard and of recompute_layers; lists hold the legal, distinct options by key.
 
     Args:
-        zero_key, redo_key: (outers,) which list applies. stages: of each zero option, as the space has it: `choices.zero_stage` is 0 where
-            there is nothing to shard. num_redos: of each list.
+        zero_key, redo_key: (outers,) which list applies. stages: of each zero option, as the space has it:
+            `choices.zero_stage` is what it means where there is nothing to shard. num_redos: of each list.
     """
 
     choices: ChoiceArrays
@@ -48,13 +48,13 @@ def memory_choices(
     zeros, zero_sets, mesh_key = _zero_sets(problem, space, facts, mesh)
     redos, redo_sets, r = _redo_sets(space, facts, outer["largest"])
     z = mesh_key[outer["mesh"]]
-    offloads = len(space.of("offload"))
+    offloads, means = len(space.of("offload")), dict(lone_stages(problem.runtime))
     num_redos = _counts([len(chosen) for chosen, _ in redo_sets])
     distinct = _counts([len(chosen) for chosen, _ in zero_sets])[z] * num_redos[r] * offloads
     legal = _counts([count for _, count in zero_sets])[z] * _counts([count for _, count in redo_sets])[r] * offloads * outer["copies"]
     choices = ChoiceArrays(
-        zero_stage=np.array([*(s for s, _ in zeros), *(0 for _ in zeros)], dtype=np.int64),
-        zero_shard=np.array([g for _, g in (*zeros, *zeros)], dtype=np.int64),
+        zero_stage=np.array([*(s for s, _ in zeros), *(0 for _ in zeros), *(means.get(s, 0) for s, _ in zeros)], dtype=np.int64),
+        zero_shard=np.array([g for _, g in 3 * zeros], dtype=np.int64),
         redo_mode=np.array([m for m, _, _ in redos], dtype=np.int64),
         redo_layers=np.array([k for _, k, _ in redos], dtype=np.int64),
         redo_modules=np.array([number for _, _, number in redos], dtype=np.int64),
@@ -62,18 +62,18 @@ def memory_choices(
         zero_lists=_lists([chosen for chosen, _ in zero_sets]),
         redo_lists=_lists([chosen for chosen, _ in redo_sets]),
     )
-    stages = np.array([s for s, _ in (*zeros, *zeros)], dtype=np.int64)
+    stages = np.array([s for s, _ in 3 * zeros], dtype=np.int64)
     inner = MemoryColumns(choices=choices, stages=stages, num_redos=num_redos, zero_key=z.astype(np.int64), redo_key=r.astype(np.int64))
     return inner, np.concatenate([[0], np.cumsum(distinct)]).astype(np.int64), int(legal.sum())
 
 
 def zero_counts(
-    space: Space, mesh: Mapping[str, IntArray], *, experts: bool, zero_with_pipeline: int, host_shards: bool
+    space: Space, mesh: Mapping[str, IntArray], *, experts: bool, zero_stages: tuple[int, ...], zero_with_pipeline: int, lone: LoneStages
 ) -> tuple[IntArray, IntArray]:
     """(meshes,) how many choices of ZeRO and its groups are distinct, and how many are legal, as `memory_choices` has them.
 
     Args:
-        host_shards: ZeRO-3's shards wait in host memory, so that it means something with one holder too.
+        zero_stages: those that the runtime has. lone: stages that mean something with one holder too (`GridFacts.lone_stages`).
     """
     holders, inner, sharded = (column[:, None] for column in _held(mesh, experts=experts))
     deepest = np.where(mesh["pp"] > 1, zero_with_pipeline, MAX_STAGE)
@@ -83,16 +83,20 @@ def zero_counts(
     legal = (sizes == 0) | (inside & (holders % some == 0))
     shards = legal & (sizes != 1) & ((holders > 1) | sharded)
     stages = [int(stage) for stage in space.of("zero")]
-    distinct = np.zeros_like(deepest)
-    nothing = np.full(len(deepest), 0 in stages)
+    distinct, meant, means = np.zeros_like(deepest), dict[int, BoolArray](), dict(lone)
+    nothing = np.full(len(deepest), 0 in stages and 0 in zero_stages)
+    had = {stage: (deepest >= stage) & (stage in zero_stages) for stage in stages}
     for stage in filter(None, stages):
-        told = shards | (legal & (holders == 1)) if host_shards and stage == MAX_STAGE else shards
-        whole = told & ((sizes == 0) | (sizes == holders))
-        there = deepest >= stage
-        distinct += there * (whole.any(axis=1) + (told & ~whole).sum(axis=1))
-        nothing |= there & (legal & ~told).any(axis=1)
-    deep = np.sum([deepest >= stage for stage in stages if stage], axis=0, dtype=np.int64) + np.zeros_like(deepest)
-    return distinct + nothing, deep * legal.sum(axis=1) + (0 in stages) * len(sizes)
+        whole, there = shards & ((sizes == 0) | (sizes == holders)), had[stage]
+        alone = legal & ~shards & (holders == 1) & (stage in means)
+        distinct += there * (shards & ~whole).sum(axis=1)
+        for one, some in ((stage, whole), (means.get(stage, 0), alone)):
+            meant[one] = meant.get(one, np.zeros(len(deepest), dtype=np.bool_)) | (there & some.any(axis=1))
+        nothing |= there & (legal & ~shards & ~alone).any(axis=1)
+    for one, found in meant.items():
+        distinct += found if one else 0
+    deep = np.sum([had[stage] for stage in stages if stage], axis=0, dtype=np.int64) + np.zeros_like(deepest)
+    return distinct + nothing, deep * legal.sum(axis=1) + (0 in stages and 0 in zero_stages) * len(sizes)
 
 
 def redo_counts(space: Space, facts: GridFacts, largest: IntArray) -> tuple[IntArray, IntArray]:
@@ -124,10 +128,12 @@ def _zero_sets(
         "pipelined": mesh["pp"] > 1,
     }
     kinds, key = distinct_rows({name: column.astype(np.int64) for name, column in keys.items()})
-    sizes, deep = tuple(int(size) for size in space.of("shard")), problem.runtime.zero_with_pipeline
-    facts = replace(facts, host_shards=problem.runtime.parameters_on_host)
+    sizes, runtime = tuple(int(size) for size in space.of("shard")), problem.runtime
+    deep = runtime.zero_with_pipeline
+    facts = replace(facts, lone_stages=lone_stages(problem.runtime))
     rows = zip(*(column.tolist() for column in kinds.values()), strict=True)
-    sets = [_zero_options(sizes, facts, tuple(zeros), deep if pipelined else MAX_STAGE, rest) for *rest, pipelined in rows]
+    had = [tuple(s for s in runtime.zero_stages if s <= deepest) for deepest in (MAX_STAGE, deep)]
+    sets = [_zero_options(sizes, facts, tuple(zeros), had[int(pipelined)], rest) for *rest, pipelined in rows]
     return zeros, sets, key
 
 
@@ -152,19 +158,15 @@ def _lists(options: list[list[int]]) -> IntArray:
     return np.array([o + [-1] * (width - len(o)) for o in options], dtype=np.int64).reshape(-1, width)
 
 
-MAX_STAGE: Final = 3
-"""The ZeRO stage that shards everything."""
-
-
 def _zero_options(
-    sizes: tuple[int, ...], facts: GridFacts, zeros: tuple[tuple[int, int], ...], deepest: int, key: Iterable[int]
+    sizes: tuple[int, ...], facts: GridFacts, zeros: tuple[tuple[int, int], ...], had: tuple[int, ...], key: Iterable[int]
 ) -> tuple[list[int], int]:
-    """Legal, distinct zero options of meshes with this key, and how many are legal; those that shard nothing stand behind all others.
+    """Legal, distinct zero options of meshes with this key, and how many are legal; see `_form`.
 
     Args:
-        sizes: of sharding groups. zeros: (stage, place of a size). deepest: stage that the runtime has.
+        sizes: of sharding groups. zeros: (stage, place of a size). had: stages that the runtime has there.
     """
-    return _known_zero_options(sizes, facts, zeros, deepest, *key)
+    return _known_zero_options(sizes, facts, zeros, had, *key)
 
 
 @lru_cache(maxsize=4096)
@@ -172,25 +174,33 @@ def _known_zero_options(
     sizes: tuple[int, ...],
     facts: GridFacts,
     zeros: tuple[tuple[int, int], ...],
-    deepest: int,
+    had: tuple[int, ...],
     holders: int,
     inner_axis: int,
     experts_sharded: int,
 ) -> tuple[list[int], int]:
     stages, shards = np.array([(stage, sizes[place]) for stage, place in zeros], dtype=np.int64).T
     kept = keeps({"zero": stages, "shard": shards, "cp": inner_axis, "dp": holders // inner_axis}, facts)
-    kept &= stages <= deepest
+    kept &= np.isin(stages, had)
+    means = dict(facts.lone_stages)
 
     def meaning(stage: int, shard: int) -> tuple[int, int] | None:
         if stage and not shard_is_legal(shard, holders=holders, inner=inner_axis):
             return None
         whole = 0 if shard in (0, holders) else shard
-        alone = shard == 1 or (holders == 1 and not experts_sharded)
-        return (stage, whole) if stage and (not alone or (holders == 1 and stage == MAX_STAGE and facts.host_shards)) else (0, 0)
+        if not stage or (shard != 1 and (holders > 1 or experts_sharded)):
+            return (stage, whole) if stage else (0, 0)
+        return means.get(stage, 0) if holders == 1 else 0, 0
 
     meanings = [meaning(stage, shard) for stage, shard in zip(stages.tolist(), shards.tolist(), strict=True)]
     chosen, legal = _distinct(kept, meanings)
-    return [place + len(zeros) * (meanings[place] == (0, 0)) for place in chosen], legal
+    return [place + len(zeros) * _form(zeros[place][0], meanings[place]) for place in chosen], legal
+
+
+def _form(stage: int, meaning: tuple[int, int] | None) -> int:
+    """As which of the three lists of options a stage with this meaning is priced: as it is, as none, or as what it means alone."""
+    meant = 0 if meaning is None else meaning[0]
+    return 0 if meant == stage else 2 if meant else 1
 
 
 def _distinct(kept: BoolArray, meanings: Sequence[tuple[int, ...] | None]) -> tuple[list[int], int]:

@@ -216,6 +216,7 @@ def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
         gather_copy=_floats(meshes.gather_copy_s),
         regather_copy=_floats(meshes.regather_copy_s),
         reduce_copy=_floats(meshes.reduce_copy_s),
+        host_gradient=_floats(meshes.host_gradient_s),
     )
 
 
@@ -280,9 +281,11 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         reuse=float(runtime.reuse_elements),
         update_bytes=update_bytes(problem),
         bandwidth=device.memory_bandwidth * device.element_efficiency,
-        host_rate=host_update_rate(problem),
+        host_rate=host_update_rate(problem, zero=0),
+        left_rate=host_update_rate(problem, zero=2),
         jitter=least_jitter(problem, devices),
         every_microbatch=runtime.reduce_every_microbatch,
+        gradients_leave=runtime.gradients_on_host,
         overlap_gather=runtime.overlap_param_gather,
         blocks_plain=runtime.blocks_sends(1),
         blocks_several=runtime.blocks_sends(2),

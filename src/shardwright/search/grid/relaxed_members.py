@@ -154,4 +154,4 @@ def _free(costs: Costs) -> Costs:
 
 def _at_once(facts: Facts) -> Facts:
     """Updates that take no time."""
-    return facts._replace(bandwidth=np.inf, host_rate=np.inf)
+    return facts._replace(bandwidth=np.inf, host_rate=np.inf, left_rate=np.inf)

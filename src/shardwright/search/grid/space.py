@@ -430,9 +430,10 @@ def _require_runnable(space: Space, runtime: Runtime) -> None:
     largest = SimpleNamespace(**{axis: max(map(int, space.of(axis))) for axis in AXES_READ})
     for broken in unrunnable(runtime, largest):
         raise RuntimeModelError(broken.message, hint="drop the pin, or choose another runtime")
-    for stage in space.of("zero"):
-        if stage not in runtime.zero_stages:
-            raise RuntimeModelError(f"{runtime.name} has no zero{stage}", hint=f"stages: {', '.join(map(str, runtime.zero_stages))}")
+    # An option may leave fewer stages: members of the others are illegal, as long as some are left.
+    if not set(space.of("zero")) & set(runtime.zero_stages):
+        stages = ", ".join(map(str, space.of("zero")))
+        raise RuntimeModelError(f"{runtime.name} has no zero{stages}", hint=f"stages: {', '.join(map(str, runtime.zero_stages))}")
     for name in space.of("schedule"):
         if name not in runtime.schedules:
             raise RuntimeModelError(f"{runtime.name} has no schedule {name}", hint=f"schedules: {', '.join(runtime.schedules)}")

@@ -132,7 +132,8 @@ def find_joint(
         parts = fastest_first(problem, parts, grid.grid)
     for part in parts:
         own = under(problem, ordered((*part.chosen, *part.modules[0])))
-        shaped = shaped_space(own, joint.of(part), facts, behind=None if part is parts[0] else parts[0])
+        with_stages, first = joint.of(part, zero_stages=own.runtime.zero_stages), parts[0]
+        shaped = shaped_space(own, with_stages, facts, behind=None if part is first else first)
         if shaped is not None:
             kernel_facts = facts_of(own, devices=devices, capacity=capacity)
             footing = Footing(problem=own, shaped=shaped, facts=kernel_facts, capacity=capacity, tolerance=tolerance, effort=effort)

@@ -73,9 +73,12 @@ class JointSpace:
         several = [name for name in LADDER if len(self.grids.option_values(name)) > 1]
         return (*axes, *((name, self.base.option_values(name)[0]) for name in several))
 
-    def of(self, part: Space) -> JointSpace:
-        """The space with the options of a part alone."""
-        return replace(self, base=replace(self.base, options=part.options))
+    def of(self, part: Space, *, zero_stages: tuple[int, ...]) -> JointSpace:
+        """The space with the options of a part alone, and the ZeRO stages that the runtime has under them."""
+        zeros = tuple(zero for zero in self.zeros if zero in zero_stages)
+        # Members of the base stand for pipelines of each stage.
+        values = tuple((axis, zeros[:1] or had if axis == "zero" else had) for axis, had in self.base.values)
+        return replace(self, base=replace(self.base, options=part.options, values=values), zeros=zeros)
 
     def text(self) -> str:
         """The space for a person and for the digest."""

@@ -15,7 +15,7 @@ from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.chunks import chunk_layers, teacher_chunks
 from shardwright.strategy.grid.expert_mesh import MeshPiece, dense_axes, fold
 from shardwright.strategy.grid.facts import grid_facts, layer_runs
-from shardwright.strategy.grid.rules import canonical
+from shardwright.strategy.grid.rules import LoneStages, canonical
 from shardwright.strategy.grid.schedules import grid_schedule
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Named
@@ -224,19 +224,19 @@ def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
     return (rule(grid.shard or ALL),)
 
 
-def plan_of(grid: Grid, *, model: Model, global_batch: int, host_shards: bool = False) -> Plan:
+def plan_of(grid: Grid, *, model: Model, global_batch: int, lone: LoneStages = ()) -> Plan:
     """`grid` as a general plan for `model`: one lane of pp x vpp stages that share their trees, or two in opposite directions.
 
     Grids that mean the same give the same plan. Chunks are on the pipeline ranks that the schedule's placement has them on (chunk c on
     c mod pp for most); rank r's first device is r times pp's stride.
 
     Args:
-        global_batch: samples a step. host_shards: `GridFacts.host_shards` of the runtime.
+        global_batch: samples a step. lone: `GridFacts.lone_stages` of the runtime.
 
     Raises:
         StrategyError: the layers, the batch or the experts do not divide (the other rules are `grid_rules.violations`).
     """
-    facts = grid_facts(model, devices=grid.devices, global_batch=global_batch, seq_len=1, host_shards=host_shards)
+    facts = grid_facts(model, devices=grid.devices, global_batch=global_batch, seq_len=1, lone=lone)
     grid = canonical(grid, facts=facts)
     if global_batch < 1 or global_batch % (grid.dp * grid.microbatch):
         raise StrategyError(

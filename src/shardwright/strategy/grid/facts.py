@@ -9,7 +9,7 @@ from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.runtime.runtime import Runtime
-from shardwright.strategy.grid.rules import GridFacts
+from shardwright.strategy.grid.rules import MAX_STAGE, GridFacts, LoneStages
 
 _OF_RUNTIME = ("fills_pipeline", "ties_experts", "equal_stages", "equal_between")
 _DENSE = (OperatorClass.MLP, OperatorClass.SHARED)
@@ -45,6 +45,18 @@ def has_experts(model: Model) -> bool:
     return any(o.experts is not None for block in model.blocks for o in block.operators)
 
 
+def lone_stages(runtime: Runtime) -> LoneStages:
+    """ZeRO stages that mean something where one device holds all, and the stage that each means.
+
+    From ZeRO-2 on gradients wait in host memory where the optimizer's states do (`Runtime.gradients_on_host`), and under ZeRO-3 the shards
+    of parameters may (`Runtime.parameters_on_host`), which are copied up even where nothing is gathered. Of stages that cut gradients the
+    lowest stands for all.
+    """
+    cut = [stage for stage in sorted(runtime.zero_stages) if stage >= 2] if runtime.gradients_on_host else []
+    found = dict.fromkeys(cut, min(cut, default=0))
+    return tuple((found | {MAX_STAGE: MAX_STAGE} if runtime.parameters_on_host else found).items())
+
+
 def grid_facts(
     model: Model,
     *,
@@ -52,13 +64,12 @@ def grid_facts(
     global_batch: int,
     seq_len: int,
     runtime: Runtime | None = None,
-    host_shards: bool = False,
+    lone: LoneStages = (),
 ) -> GridFacts:
     """What a grid for `model` is checked against; devices and samples are counts, `seq_len` tokens a sample.
 
     Args:
-        runtime: that runs it; None = no rule of a runtime. host_shards: as of `GridFacts`; a runtime that keeps parameters
-            on the host has them whatever is said here.
+        runtime: that runs it; None = no rule of a runtime, and `lone` are the lone stages.
     """
     operators = [operator for run in model.runs for operator in model.blocks[run.block].operators]
     attention = [o.attention for o in operators if o.attention is not None]
@@ -77,6 +88,6 @@ def grid_facts(
         scan_heads=_common([o.scan.heads for o in operators if o.scan is not None]),
         teacher=model.teacher_layers,
         **{} if runtime is None else {name: getattr(runtime, name) for name in _OF_RUNTIME},
-        host_shards=host_shards or (runtime is not None and runtime.parameters_on_host),
+        lone_stages=lone if runtime is None else lone_stages(runtime),
         causal=all(model.blocks[run.block].is_causal for run in model.runs),
     )

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, lru_cache, reduce
 from types import FunctionType, MappingProxyType, SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from shardwright.errors import StrategyError, nearest
 from shardwright.lazy_dataclass import dataclass
@@ -23,6 +23,9 @@ from shardwright.strategy.violation import Rule, Violation
 
 SCHEDULES: Final[Mapping[str, bool]] = MappingProxyType({"gpipe": False, "1f1b": False, "interleaved-1f1b": True})
 """Schedules that grids are searched and lowered with directly -> they need several chunks a device (vpp > 1)."""
+
+
+LoneStages: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,8 @@ class GridFacts:
         scan_heads: heads of linear recurrences (greatest common divisor; 0 = none).
         causal: no position reads a later one or another sequence. teacher: layers of a teacher beside the model (0 = none).
         fills_pipeline, ties_experts, equal_stages, equal_between: as the runtime has them (`Runtime`).
-        host_shards: ZeRO-3's shards wait in host memory, whatever the grid's own options say (`Runtime.parameters_on_host`).
+        lone_stages: ZeRO stages that mean something where one device holds all, as something waits in host memory under them, and the
+            stage that each means; whatever the grid's own options say (`facts.lone_stages`).
     """
 
     devices: int
@@ -58,9 +62,11 @@ class GridFacts:
     ties_experts: bool = False
     equal_stages: bool = False
     equal_between: bool = False
-    host_shards: bool = False
+    lone_stages: LoneStages = ()
 
 
+MAX_STAGE: Final = 3
+"""The ZeRO stage that shards everything."""
 HOST_SHARDS: Final = ("param_offload", "on")
 """The option under which ZeRO-3's shards wait in host memory: there ZeRO-3 means something on one device too."""
 
@@ -374,8 +380,8 @@ def require_legal(grid: Grid, *, facts: GridFacts, general: bool = False) -> Non
 def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
     """The representative of all grids that lower to the same plan for a model with these `facts` (idempotent).
 
-    Switches without effect are off: sp without tp, gather without a ring, shards with one holder (but ZeRO-3 whose shards wait in host
-    memory: see `shards_on_host`), experts' degrees on a dense model, first and last that only repeat the rule, full:N that covers every
+    Switches without effect are off: sp without tp, gather without a ring, shards with one holder (but what waits in host memory under
+    them: see `lone_stage`), experts' degrees on a dense model, first and last that only repeat the rule, full:N that covers every
     chunk, gpipe with one microbatch, and the places of axes in `order` that change no group.
     """
     if not facts.experts:
@@ -383,8 +389,8 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
     holders = grid.dp * grid.cp
     zero, shard = grid.zero, grid.shard
     alone = holders == 1 and not (facts.experts and grid.edp > 1)
-    if (alone or shard == 1) and not (holders == 1 and shards_on_host(grid, facts=facts)):
-        zero = 0
+    if alone or shard == 1:
+        zero = lone_stage(grid, facts=facts) if holders == 1 else 0
     if not zero or shard == holders:
         shard = 0
     microbatches = facts.global_batch // (grid.dp * grid.microbatch)
@@ -405,9 +411,11 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
     )
 
 
-def shards_on_host(grid: Grid, *, facts: GridFacts) -> bool:
-    """Whether the grid's ZeRO-3 shards of parameters wait in host memory, so that they are copied up even where one device holds all."""
-    return grid.zero == 3 and (facts.host_shards or HOST_SHARDS in grid.options)
+def lone_stage(grid: Grid, *, facts: GridFacts) -> int:
+    """What the grid's ZeRO stage means where one device holds all: a stage under which something waits in host memory, or 0."""
+    if grid.zero == MAX_STAGE and HOST_SHARDS in grid.options:
+        return MAX_STAGE
+    return dict(facts.lone_stages).get(grid.zero, 0)
 
 
 def _by_rule(grid: Grid, *, layers: int) -> Grid:
