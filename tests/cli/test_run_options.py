@@ -266,6 +266,8 @@ def test_experts_are_balanced_as_the_configuration_or_the_run_says(
     [
         (["--load-balancing", "0.1"], 5, "has none"),
         (["--router-noise", "of"], 2, "unknown router noise 'of'"),
+        (["--router-bias-update", "0.001"], 5, "has a bias of its choice"),
+        (["--router-bias-update", "-1"], 2, "--router-bias-update"),
     ],
 )
 def test_what_says_nothing_of_routers_is_refused(
@@ -273,6 +275,68 @@ def test_what_says_nothing_of_routers_is_refused(
 ) -> None:
     assert run([*words(folder, "two.plan"), *more]) == code
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+DEEPSEEK = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "vocab_size": 64,
+    "intermediate_size": 24,
+    "q_lora_rank": None,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "first_k_dense_replace": 0,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 12,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_nextn_predict_layers": 0,
+    "aux_loss_alpha": 0.001,
+    "seq_aux": True,
+}
+
+
+def test_biases_of_routers_move_alike_under_every_plan(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On one device, on four ranks, and on one that goes on from these, which is asked the same; another rate is said."""
+    config, kept = tmp_path / "deepseek.json", tmp_path / "kept"
+    config.write_text(json.dumps(DEEPSEEK))
+    for name, (strategy, devices) in {"one": ("mbs2", 1), "four": ("pp2 dp2 ep2 mbs1 schedule=1f1b", 4)}.items():
+        sizes = ["--seq-len", "16", "--global-batch", "4", "--quiet", "-o", str(tmp_path / f"{name}.plan")]
+        assert run(["simulate", str(config), f"h100-sxm:{devices}", *sizes, "--strategy", strategy]) == 0
+
+    def asked(name: str, steps: int, *more: str) -> list[str]:
+        tokens = ["--data", str(folder / "tokens.npy"), "--formats", "fp64", "--rate", "0.01"]
+        return ["run", str(tmp_path / f"{name}.plan"), *tokens, "--steps", str(steps), *more]
+
+    update, saved = ["--router-bias-update", "0.5"], ["--checkpoints", str(kept)]
+    alone = [step["loss"] for step in found(capsys, asked("one", 4, *update))["steps"]]
+    still = [step["loss"] for step in found(capsys, asked("one", 4))["steps"]]
+    assert alone[0] == still[0]
+    assert abs(alone[3] - still[3]) > 1e-6
+    process = subprocess.run(
+        [sys.executable, "-m", "shardwright", *asked("four", 2, *update, *saved, "--json")],
+        check=True,
+        timeout=300,
+        capture_output=True,
+        text=True,
+    )
+    assert [s["loss"] for s in json.loads(process.stdout)["steps"]] == pytest.approx(alone[:2], abs=1e-10)
+    assert [s["loss"] for s in found(capsys, asked("one", 3, *saved))["steps"]] == pytest.approx(alone[2:3], abs=1e-10)
+    assert json.loads((kept / FILE).read_text())["router-bias-update"] == 0.5
+    assert run(asked("one", 4, *saved, "--router-bias-update", "0")) == 0
+    shown = capsys.readouterr()
+    assert "--router-bias-update 0.0 (was 0.5)" in " ".join(shown.err.split())
+    assert "aux_loss_alpha 0.001" in " ".join(shown.out.split())
+    (kept / FILE).unlink()
+    assert run(asked("one", 5, *saved)) == 7
+    assert "has biases of routers that its run moved" in " ".join(capsys.readouterr().err.split())
+    assert run(asked("one", 1, *update, "--backend", "torch-native")) == 5
+    assert "PyTorch's engine does not move biases" in " ".join(capsys.readouterr().err.split())
 
 
 def test_dropout_that_is_not_applied_is_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

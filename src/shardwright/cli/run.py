@@ -102,6 +102,16 @@ def run(
             "--load-balancing", min=0.0, help="Coefficient of the load-balancing loss of experts; by default as config.json says."
         ),
     ] = None,
+    router_bias_update: Annotated[
+        float | None,
+        typer.Option(
+            "--router-bias-update",
+            min=0.0,
+            metavar="RATE",
+            help="Balance experts without a loss: after each step, add RATE to the router bias (e_score_correction_bias) of each expert "
+            "with fewer tokens than the mean, and subtract it from the others'. 0.001 in DeepSeek-V3; by default biases stay.",
+        ),
+    ] = None,
     router_noise: Annotated[
         str, typer.Option("--router-noise", help="Noise on routers: " + "; ".join(f"{name}: {what}" for name, what in NOISES.items()))
     ] = CONFIGURED,
@@ -157,6 +167,7 @@ def run(
         "shuffle": shuffle,
         "seed": seed,
         "load-balancing": load_balancing,
+        "router-bias-update": router_bias_update,
         "router-noise": router_noise,
         "on": on,
         "backend": backend,
@@ -242,6 +253,7 @@ def _asked(options: Mapping[str, Any], *, data: Sequence[str]) -> RunOptions:
         eval_every=options["eval-every"],
         eval_batches=options["eval-batches"],
         load_balancing=options["load-balancing"],
+        router_bias_update=options["router-bias-update"],
         router_noise=options["router-noise"],
     )
 

@@ -18,17 +18,17 @@ from typing import cast
 
 import torch
 
+from shardwright.execute.interpreter.expert_loads import Routed, first_holders
 from shardwright.execute.interpreter.passes import Turn
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
-from shardwright.execute.numerics.load_balancing import balance_loss
+from shardwright.execute.numerics.load_balancing import balance_loss, tally
 from shardwright.execute.transport.requests import Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import asks_inputs, has_backward, without_gradient
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator
 from shardwright.model.routers import router_shapes, routers
-from shardwright.program.layout.cells import token_box
-from shardwright.program.stages.parts import Segment, StageParts
+from shardwright.program.stages.parts import StageParts
 from shardwright.strategy.plan.lane import Lane
 
 
@@ -51,15 +51,6 @@ class LaneBalance:
     def readers(self) -> tuple[int, ...]:
         """Devices that are told the sum, but for the root."""
         return tuple(sorted({device for device, _ in self.reading} - {self.root}))
-
-
-def first_holders(segment: Segment, operator: Operator, *, length: int, base: int) -> frozenset[int]:
-    """The first of the devices that have the same tokens of an operator."""
-    first: dict[object, int] = {}
-    for device, cell in segment.cells.cells.get(operator.klass, {}).items():
-        box = token_box(cell, samples=segment.cells.samples, length=length)
-        first[box] = min(first.get(box, device), device)
-    return frozenset(device + base for device in first.values())
 
 
 def lane_balances(
@@ -132,16 +123,17 @@ class Balancer:
     totals: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     holders: dict[tuple[int, int, int, str], bool] = field(default_factory=dict)
 
-    def add(self, place: Turn, node: Node, tallies: dict[str, torch.Tensor], *, base: int) -> None:
+    def add(self, place: Turn, node: Node, routed: Routed, *, base: int) -> None:
         """Count what the routers of a layer made of the device's tokens, where no other device counts the same ones."""
         lane, chunk, microbatch, _ = place
-        for operator in (o for o in routers(node.block) if o.name in tallies):
+        for operator in (o for o in routers(node.block) if o.name in routed):
             key = (lane, chunk, node.number, operator.name)
             if key not in self.holders:
                 self.holders[key] = self.device in first_holders(node.segment, operator, length=self.length, base=base)
             if self.holders[key]:
-                known = self.own.get((lane, chunk, microbatch))
-                self.own[lane, chunk, microbatch] = tallies[operator.name] if known is None else known + tallies[operator.name]
+                assert operator.experts is not None
+                counts, known = tally(routed[operator.name][0], shape=operator.experts), self.own.get((lane, chunk, microbatch))
+                self.own[lane, chunk, microbatch] = counts if known is None else known + counts
 
     def post(self, lane: int, chunk: int, microbatch: int) -> Task[None]:
         """Send the counts of a chunk to the root. All slices of the microbatch have run forward there."""

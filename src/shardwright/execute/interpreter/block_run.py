@@ -9,9 +9,10 @@ import torch
 
 from shardwright.execute.interpreter.balance import Balance
 from shardwright.execute.interpreter.earlier_slices import EarlierSlices
+from shardwright.execute.interpreter.expert_loads import Routed
 from shardwright.execute.numerics.boxes import numbers
 from shardwright.execute.numerics.cuts import is_chosen, is_stand_in
-from shardwright.execute.numerics.load_balancing import balance_grad, tally
+from shardwright.execute.numerics.load_balancing import balance_grad
 from shardwright.execute.numerics.merge import image_numbers
 from shardwright.execute.numerics.one_image import image_runs
 from shardwright.execute.numerics.protocol import Gradients, Values
@@ -48,13 +49,13 @@ def run_forward(
     losses: dict[object, torch.Tensor],
     past: EarlierSlices,
     *,
-    tallies: dict[str, torch.Tensor] | None = None,
+    routed: Routed | None = None,
 ) -> Task[tuple[Gradients, LayerState]]:
     """The layer's output on this device (None where it has none), and what its backward needs.
 
     Args:
         reads: what other layers, or other operators of a block that a cut lies in, made.
-        past: keys of the microbatch's earlier slices. tallies: gets what each router counts for the load-balancing loss.
+        past: keys of the microbatch's earlier slices. routed: gets the logits and the choices of every router.
     """
     constant = without_gradient(run.block)
     state = LayerState(lacking=bool(run.again))
@@ -83,8 +84,8 @@ def run_forward(
         if operator.name not in constant:
             state.ran[operator.name] = kept(run, operator, given, saved)
         values[operator.name] = made
-        if tallies is not None and operator.experts is not None and operator in routers(run.block):
-            tallies[operator.name] = tally(given[0][0], shape=operator.experts)
+        if routed is not None and operator.kind is OperatorKind.ROUTE:
+            routed[operator.name] = (given[0][0], made[1])
         if operator.kind is OperatorKind.LOSS:
             losses[run.key[0], run.run, run.key[2], place.samples, place.positions] = made[0].sum()
     last = run.block.operators[-1]

@@ -12,6 +12,7 @@ from shardwright.execute.interpreter.balance import Balance, LaneBalance, balanc
 from shardwright.execute.interpreter.block_run import run_again, run_backward, run_forward, run_weights
 from shardwright.execute.interpreter.cadence import NOTHING, Around
 from shardwright.execute.interpreter.earlier_slices import EarlierSlices
+from shardwright.execute.interpreter.expert_loads import ExpertLoads, Routed
 from shardwright.execute.interpreter.passes import Turn, actions
 from shardwright.execute.interpreter.recorder import Tell, silent
 from shardwright.execute.interpreter.stage_nodes import Node, Output, output_extents, output_sequence, stage_nodes
@@ -109,15 +110,16 @@ def device_task(
     tell: Tell = silent,
     walking: Walking | None = None,
     around: Around = NOTHING,
+    loads: ExpertLoads | None = None,
 ) -> Task[Outcome]:
     """The whole step of `device`: its actions in order. Gradients are the device's own; summing them is `gradients`.
 
     Args:
         tell: is told each action as it begins. walking: makes what runs the actions; None = a `Walker`, which computes. around: what it
-            does around each layer.
+            does around each layer. loads: gets the choices of routers with a bias; None: nobody counts them.
     """
     walker = (walking or Walker)(device, work, batch, store)
-    walker.around = around
+    walker.around, walker.loads = around, loads
     for kind, place in actions(device, work.rows):
         tell(kind, place)
         if kind is TaskKind.F:
@@ -160,6 +162,7 @@ class Walker:
         self.halfway: dict[object, Halfway | None] = {}
         self.past: dict[object, EarlierSlices] = {}
         self.around: Around = NOTHING
+        self.loads: ExpertLoads | None = None
         self.balancer = balancer(
             device, work.balances, coefficient=store.settings.load_balancing, length=work.lengths.get(TEXT, 0), on=store.on
         )
@@ -294,10 +297,11 @@ class Walker:
         inputs = yield from self._inputs(node, place, flow)
         sources = {name: flow.outputs[output] for name, output in node.reads}
         run = self._run(node, place)
-        tallies: dict[str, torch.Tensor] | None = None if self.balancer is None else {}
-        value, state = yield from run_forward(run, inputs, self.store, self.losses, self._past(place, node), tallies=tallies)
-        if self.balancer is not None and tallies:
-            self.balancer.add(place, node, tallies, base=stage.base)
+        readers = [one for one in (self.balancer, self.loads) if one is not None]
+        routed: Routed | None = {} if readers else None
+        value, state = yield from run_forward(run, inputs, self.store, self.losses, self._past(place, node), routed=routed)
+        for one in readers:
+            one.add(place, node, routed or {}, base=stage.base)
         state.sources = sources
         if node.recomputed and has_backward(node.block):
             state.forget(inputs)

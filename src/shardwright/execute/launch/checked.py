@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shardwright.errors import UsageError, nearest
+from shardwright.errors import StrategyError, UsageError, nearest
 from shardwright.execute.launch.metrics import require_appendable
-from shardwright.execute.launch.run_report import BACKENDS, FORMATS, NOISES, TRANSPORTS, RunOptions
+from shardwright.execute.launch.run_report import BACKENDS, FORMATS, NATIVE, NOISES, OWN, TRANSPORTS, RunOptions
 from shardwright.execute.launch.tensorboard import require_tensorboard
 from shardwright.execute.state.folders import latest, step_of
 from shardwright.execute.training.rate import CURVES
-from shardwright.execute.training.routers import require_trainable
+from shardwright.execute.training.routers import require_biases, require_trainable
 from shardwright.execute.training.spared import SPARED
 from shardwright.execute.training.token_files import open_rows
 from shardwright.execute.weights.settings import settings_of
@@ -33,7 +33,7 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
 
     Raises:
         UsageError: an unknown word; nothing is left to do. DataError: as `open_rows` and `settings_of`. OutputError: no metrics can be
-            written. StrategyError: as `require_trainable`.
+            written. StrategyError: as `require_trainable` and `require_biases`.
     """
     words: list[tuple[str, str, Iterable[str]]] = [
         ("backend", options.backend, BACKENDS),
@@ -55,6 +55,13 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
     if (options.eval_every or options.eval_batches) and not options.eval_data:
         raise UsageError("--eval-every and --eval-batches need data that are not learnt", hint="--eval-data FILE")
     require_trainable(problem.model, run_settings(problem, options))
+    require_biases(problem.model, options.router_bias_update)
+    if options.router_bias_update is not None and options.backend == NATIVE:
+        raise StrategyError(
+            f"--router-bias-update {options.router_bias_update:g}: PyTorch's engine does not move biases of routers",
+            hint=f"--backend {OWN}",
+            rule="native.bias",
+        )
     newest = latest(options.checkpoints) if options.checkpoints is not None else None
     if newest is not None and step_of(newest.name) >= options.steps:
         raise UsageError(f"{newest} has all {options.steps} steps", hint="more --steps, or another --checkpoints folder")

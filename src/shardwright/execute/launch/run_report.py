@@ -45,6 +45,8 @@ class RunOptions:
         eval_data: files of tokens that are evaluated, not learnt, after every `eval_every` steps (0 = after the last) and after the last:
             the first `eval_batches` batches (0 = all). tensorboard: folder of event files; None = none.
         load_balancing: coefficient of the load-balancing loss of experts (0 = none); None = as the model's configuration says.
+        router_bias_update: by which a step moves the bias of a router's choice of experts, towards equal loads; 0: biases are kept as they
+            are; None: as frozen parameters, which no checkpoint has.
         router_noise: one of `NOISES`: what becomes of random factors on what routers read that the configuration asks for.
         backend: one of `BACKENDS`. transport: one of `TRANSPORTS`, of the interpreter. formats: one of `FORMATS`. trace: record the last
             step. timeout_s: longest wait for another rank in seconds.
@@ -80,6 +82,7 @@ class RunOptions:
     eval_batches: int = 0
     tensorboard: Path | None = None
     load_balancing: float | None = None
+    router_bias_update: float | None = None
     router_noise: str = CONFIGURED
 
     def trained_settings(self, settings: Settings) -> Settings:

@@ -116,7 +116,17 @@ def run_plan(
     model, job = problem.model, problem.job
     rule = update_rule(options)
     precision, settings, source = _precision(problem, options), run_settings(problem, options), first_values(problem, options)
-    known = training(model, job, plan, rule=rule, settings=settings, precision=precision, on=on, islands=units_of(problem.cluster)[0])
+    known = training(
+        model,
+        job,
+        plan,
+        rule=rule,
+        settings=settings,
+        precision=precision,
+        on=on,
+        islands=units_of(problem.cluster)[0],
+        bias_rate=options.router_bias_update,
+    )
     world = int(os.environ.get("WORLD_SIZE", "1"))
     ranks_of(known, ranks=world)
     share = (int(os.environ.get("RANK", "0")), world)
@@ -190,7 +200,12 @@ def run_plan(
         checkpoint=latest(options.checkpoints) if options.checkpoints is not None else None,
         trace=trace,
         evaluations=tuple(log.evaluations),
-        remarks=(*(remarks(native[0]) if native is not None else ()), *_otherwise(problem.model), *_dropped(settings), *_left_out(source)),
+        remarks=(
+            *(remarks(native[0]) if native is not None else ()),
+            *_otherwise(problem.model),
+            *_unapplied(settings),
+            *_left_out(source),
+        ),
     )
 
 
@@ -237,10 +252,14 @@ def _otherwise(model: Model) -> tuple[str, ...]:
     return (f"{model.architecture} is computed but for: {'; '.join(model.differs)}",) if model.differs else ()
 
 
-def _dropped(settings: Settings) -> tuple[str, ...]:
-    """Dropout of the published class, which is not applied."""
-    named = ", ".join(f"{name} {value:g}" for name, value in settings.dropout)
-    return (f"trained without dropout (config.json: {named})",) if named else ()
+def _unapplied(settings: Settings) -> tuple[str, ...]:
+    """Dropout of the published class, and losses of routers that it does not add, which are not applied."""
+    kinds = (
+        ("trained without dropout (config.json: {})", settings.dropout),
+        ("trained without a loss of routers that Transformers does not add either (config.json: {})", settings.other_losses),
+    )
+    named = ((text, ", ".join(f"{name} {value:g}" for name, value in found)) for text, found in kinds)
+    return tuple(text.format(values) for text, values in named if values)
 
 
 def _left_out(source: Source) -> tuple[str, ...]:

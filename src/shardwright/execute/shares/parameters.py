@@ -117,7 +117,8 @@ class ParameterStore:
     """A device's parameters by owner, and by box where uses need different parts.
 
     Args:
-        precision: of values, gradients and all that is computed with them. on: where all of it lies.
+        precision: of values, gradients and all that is computed with them. on: where all of it lies. fine: parameters that are kept, and
+            used, in the precision's format of statistics.
     """
 
     model: Model
@@ -126,18 +127,20 @@ class ParameterStore:
     precision: Precision = EXACT
     on: torch.device | str = "cpu"
     held: dict[Key, dict[Box, StoredParameter]] = field(default_factory=dict)
+    fine: frozenset[Key] = frozenset()
 
     def use(self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box) -> torch.Tensor:
         """The device's part of a parameter as products take it, dims in the parameter's own order."""
         held, found = self._held(run, layer, operator, parameter, box)
-        value = held.value.to(self.precision.compute)
+        value = held.value if found.key in self.fine else held.value.to(self.precision.compute)
         return value.permute([found.order.index(i) for i in range(value.dim())]) if parameter.tied_to else value
 
     def part(self, key: Key, box: Box) -> StoredParameter:
         """The device's part of a parameter, dims in the owner's order; made of the source when it is first asked for."""
         boxes = self.held.setdefault(key, {})
         if box not in boxes:
-            boxes[box] = StoredParameter(box=box, value=part(self.source, key, box).to(device=self.on, dtype=self.precision.parameter))
+            dtype = self.precision.statistics if key in self.fine else self.precision.parameter
+            boxes[box] = StoredParameter(box=box, value=part(self.source, key, box).to(device=self.on, dtype=dtype))
         return boxes[box]
 
     def _held(self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box) -> tuple[StoredParameter, Origin]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import cast
 
@@ -116,9 +116,9 @@ class Bucket:
         return self.trainable and self.counted and device in first.devices and first.devices.index(device) < first.degrees[0]
 
 
-def hold(device: int, places: Places, buckets: tuple[Bucket, ...], *, length: int, store: ParameterStore) -> None:
-    """Make every part in a bucket that a device needs, before its first use."""
-    for key in dict.fromkeys(key for bucket in buckets for key, _ in bucket.boxes):
+def hold(device: int, places: Places, keys: Iterable[Key], *, length: int, store: ParameterStore) -> None:
+    """Make every part of parameters that a device needs, before its first use."""
+    for key in dict.fromkeys(keys):
         for place in places[key]:
             if device not in place.devices:
                 continue

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from shardwright.errors import DataError
 from shardwright.execute.shares.flat import box_views
-from shardwright.execute.shares.parameters import Key, Source, part, whole_shape
+from shardwright.execute.shares.parameters import Key, Source, parameter_of, part, whole_shape
 from shardwright.execute.shares.shards import Bucket
 from shardwright.execute.state.checkpoint_planners import Piece, Written, read_pieces, volumes, write_metadata, write_pieces
 from shardwright.execute.state.computed import computed, require_same
@@ -65,7 +65,15 @@ def write_device(own: Member, known: Training, folder: Path) -> DeviceFiles:
         if own.device in bucket.devices and bucket.answers(own.device)
         for piece in _pieces(own, known, bucket)
     ]
-    return write_files(pieces, folder, device=own.device)
+    return write_files([*pieces, *_biases(own, known)], folder, device=own.device)
+
+
+def _biases(own: Member, known: Training) -> Iterator[Piece]:
+    """Biases of routers' choices of which the device is the first that has them."""
+    for key in (key for key in known.biases if known.bias_holders(key)[0] == own.device):
+        name, shape = tensor_name(known.work.model, key), whole_shape(known.work.model, key)
+        (held,) = own.store.held[key].values()
+        yield Piece(name=name, shape=shape, box=((0, shape[0]),), values=held.value)
 
 
 def write_files(pieces: list[Piece], folder: Path, *, device: int) -> DeviceFiles:
@@ -126,7 +134,7 @@ def finish(folder: Path, written: list[DeviceFiles], known: Training, *, step: i
         "step": step,
         "files": [{"file": name, "bytes": size, "digest": digest} for name, size, digest in files],
         "computed": computed(model, known.settings),
-        "parameters": [[list(key), list(whole_shape(model, key))] for key in _keys(known)],
+        "parameters": [[list(key), list(whole_shape(model, key))] for key in sorted((*_keys(known), *known.biases))],
     }
     text = json.dumps(manifest)
     with (folder / MANIFEST).open("w") as file:
@@ -300,6 +308,20 @@ class SavedSource:
         return self.saved.part(key, box, self._state(key)) if key in self.saved.shapes else part(self.frozen, key, box)
 
 
+def require_biases_kept(saved: Saved, known: Training) -> None:
+    """Raise where a checkpoint has biases of routers' choices, which a run that does not keep them would begin anew the next time.
+
+    Raises:
+        DataError: it has.
+    """
+    frozen = next((key for key in saved.shapes if not parameter_of(saved.model, key).trainable), None)
+    if frozen is not None and known.bias_rate is None:
+        raise DataError(
+            f"{saved.folder} has biases of routers that its run moved ({tensor_name(saved.model, frozen)})",
+            hint="--router-bias-update with that run's rate, or 0 to keep them as they are",
+        )
+
+
 def resumed(device: int, known: Training, saved: Saved, *, source: Source) -> Member:
     """A device as the checkpoint has it, under any plan of the same model: it reads what it holds.
 
@@ -307,8 +329,9 @@ def resumed(device: int, known: Training, saved: Saved, *, source: Source) -> Me
         source: of frozen parameters, which a checkpoint does not have.
 
     Raises:
-        DataError: the checkpoint lacks a parameter.
+        DataError: the checkpoint lacks a parameter, or has biases of routers that the run would drop.
     """
+    require_biases_kept(saved, known)
     missing = [key for key in _keys(known) if key not in saved.shapes]
     if missing:
         raise DataError(f"{saved.folder / MANIFEST}: {'.'.join(map(str, missing[0]))} lacks", hint="resume with the model that was saved")

@@ -12,7 +12,7 @@ from shardwright.errors import DataError
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
 
-OF_TRAINING: Final = ("padding_row", "load_balancing", "router_noise", "dropout")
+OF_TRAINING: Final = ("padding_row", "load_balancing", "router_noise", "dropout", "other_losses")
 """Settings that training alone computes with: a checkpoint may go on with others."""
 FLAGS: Final = ("tempered", "weighed", "biased", "adds", "sees_images")
 """Of operators, kept where they are set."""

@@ -16,7 +16,7 @@ FACTS: Final = "facts"
 KEPT: Final = (
     *("weights", "every", "rate", "decay", "no-decay", "betas", "eps", "curve", "curve-steps", "warmup", "least", "keep", "clip", "seed"),
     "formats",
-    *("shuffle", "load-balancing", "router-noise", "eval-data", "eval-every", "eval-batches", "profile"),
+    *("shuffle", "load-balancing", "router-bias-update", "router-noise", "eval-data", "eval-every", "eval-batches", "profile"),
 )
 """Options that are remembered, by their names in the command line; files by their whole paths."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwright.errors import StrategyError
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
-from shardwright.model.routers import router_shapes
+from shardwright.model.routers import choice_biases, router_shapes
 
 
 def require_trainable(model: Model, settings: Settings) -> None:
@@ -27,4 +27,21 @@ def require_trainable(model: Model, settings: Settings) -> None:
             f"the load-balancing loss is a mean over equal routers, and {model.name} has {found}",
             hint="train without it: --load-balancing 0",
             rule="execute.balance",
+        )
+
+
+def require_biases(model: Model, rate: float | None) -> None:
+    """Raise where a step shall move biases of a model's routers and there are none.
+
+    Args:
+        rate: None: no bias shall move.
+
+    Raises:
+        StrategyError: execute.bias.
+    """
+    if rate is not None and next(choice_biases(model), None) is None:
+        raise StrategyError(
+            f"no router of {model.name} has a bias of its choice (e_score_correction_bias), so --router-bias-update moves nothing",
+            hint="balance experts with --load-balancing COEF" if router_shapes(model) else "run without --router-bias-update",
+            rule="execute.bias",
         )

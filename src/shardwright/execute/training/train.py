@@ -11,6 +11,7 @@ import torch
 from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.cadence import Cadenced, dropped, filled, own_gradients
 from shardwright.execute.interpreter.device import Batch, DeviceWork, device_task
+from shardwright.execute.interpreter.expert_loads import ExpertLoads
 from shardwright.execute.interpreter.passes import weight_passes
 from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, silent
 from shardwright.execute.numerics.precision import Precision, uniform
@@ -18,11 +19,12 @@ from shardwright.execute.shares.flat_buckets import FlatBucket
 from shardwright.execute.shares.gradients import gradient_groups
 from shardwright.execute.shares.offload import SHARE
 from shardwright.execute.shares.owners import owned, owned_of_sum, renewed
-from shardwright.execute.shares.parameters import ParameterStore, Source, parameter_of
+from shardwright.execute.shares.parameters import Key, ParameterStore, Source, parameter_of, whole_shape
 from shardwright.execute.shares.plan_buckets import plan_buckets
 from shardwright.execute.shares.shards import Bucket, Places, hold, views
+from shardwright.execute.training.choice_biases import move_biases
 from shardwright.execute.training.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, square_sum, update
-from shardwright.execute.training.routers import require_trainable
+from shardwright.execute.training.routers import require_biases, require_trainable
 from shardwright.execute.training.spared import is_spared
 from shardwright.execute.training.step import prepare
 from shardwright.execute.transport.distributed import Network
@@ -34,6 +36,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.settings import Settings
+from shardwright.model.routers import choice_biases
 from shardwright.program.instances import TaskKind
 from shardwright.program.layout.cells import token_box
 from shardwright.program.shard_rules import ShardRule, ShardRules, shard_rules
@@ -50,7 +53,8 @@ class Training:
 
     Args:
         places: uses of every parameter. counts: (lane, device) whose losses are counted; others have copies. precision: of all numbers.
-        on: where the devices of this process keep and compute them. shards: ZeRO of each lane.
+        on: where the devices of this process keep and compute them. shards: ZeRO of each lane. bias_rate: by which a step moves the bias of
+            a router's choice; None: biases are as frozen parameters, and no checkpoint has them.
     """
 
     work: DeviceWork
@@ -63,11 +67,23 @@ class Training:
     precision: Precision
     shards: ShardRules
     on: torch.device | str = "cpu"
+    bias_rate: float | None = None
 
     @property
     def devices(self) -> tuple[int, ...]:
         """All devices that do anything."""
         return tuple(sorted(d for devices in self.work.rows.devices for d in devices))
+
+    @property
+    def biases(self) -> tuple[Key, ...]:
+        """The biases of routers' choices that the run keeps, moved by a step or not."""
+        if self.bias_rate is None:
+            return ()
+        return tuple(choice_biases(self.work.model))
+
+    def bias_holders(self, key: Key) -> tuple[int, ...]:
+        """Devices that have the bias, each whole, in order."""
+        return tuple(sorted({device for place in self.places[key] for device in place.devices}))
 
 
 @dataclass(slots=True)
@@ -138,22 +154,28 @@ def training(
     precision: Precision | None = None,
     on: torch.device | str = "cpu",
     islands: Units | None = None,
+    bias_rate: float | None = None,
 ) -> Training:
     """Everything about a run that does not change.
 
     Args:
         dtype: of everything, where no `precision` is given. precision: see `precision_of`. on: torch device of this process.
-        islands: that devices lie in; None: no islands.
+        islands: that devices lie in; None: no islands. bias_rate: see `Training`.
 
     Raises:
         StrategyError: the plan breaks a rule, or holds what is not executed.
     """
     require_adamw(job.optimizer)
     require_trainable(model, settings or model.settings)
+    require_biases(model, bias_rate)
     _require_executed_host(plan)
     shards = shard_rules(plan)
     work, groups = prepare(model, job, plan, islands=islands)
     frozen = gradient_groups(work.stages, model=model, length=job.sequence_length, islands=islands, trainable=False)
+    if bias_rate is not None:
+        # Every holder has its biases whole, whatever ZeRO shards.
+        moving = set(choice_biases(model))
+        frozen = {key: group for key, group in frozen.items() if key not in moving}
     return Training(
         work=work,
         places=parameter_places(work.stages, model=model),
@@ -165,6 +187,7 @@ def training(
         precision=precision or uniform(dtype),
         on=on,
         shards=shards,
+        bias_rate=bias_rate,
     )
 
 
@@ -193,8 +216,12 @@ def _counted(work: DeviceWork, *, length: int) -> frozenset[tuple[int, int]]:
 
 def member(device: int, known: Training, *, source: Source) -> Member:
     """A device before its first step."""
-    store = ParameterStore(model=known.work.model, source=source, settings=known.settings, precision=known.precision, on=known.on)
-    hold(device, known.places, tuple(_own(known, device)), length=known.length, store=store)
+    kept = frozenset(known.biases)
+    store = ParameterStore(
+        model=known.work.model, source=source, settings=known.settings, precision=known.precision, on=known.on, fine=kept
+    )
+    bucketed = (key for bucket in _own(known, device) for key, _ in bucket.boxes)
+    hold(device, known.places, (*bucketed, *known.biases), length=known.length, store=store)
     own = Member(device=device, store=store, views=views(device, known.buckets, store))
     for bucket in _own(known, device):
         view, sharers = own.views[bucket.number], bucket.sharing(device)
@@ -244,7 +271,8 @@ def step_task(
     for bucket in trained:
         if not around.adds(bucket):
             own.views[bucket.number].make_room(known.precision.gradient)
-    outcome = yield from device_task(device, known.work, batch=batch, store=own.store, tell=tell, around=around)
+    loads = ExpertLoads(device=device, length=known.length) if known.bias_rate else None
+    outcome = yield from device_task(device, known.work, batch=batch, store=own.store, tell=tell, around=around, loads=loads)
     tell(TaskKind.REDUCE, STEP_LEVEL)
     yield from around.settled()
     gradients = {}
@@ -269,6 +297,9 @@ def step_task(
             yield from _renewed(own, *renewing.pop(0))
     for one in renewing:
         yield from _renewed(own, *one)
+    if loads is not None and known.bias_rate:
+        sizes = {key: whole_shape(known.work.model, key)[0] for key in known.biases}
+        yield from move_biases(known.devices, own.store, loads.counts, sizes=sizes, rate=known.bias_rate)
     for boxes in own.store.held.values():
         for held in boxes.values():
             held.gradient = None

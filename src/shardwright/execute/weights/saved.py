@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.shares.parameters import Key
+from shardwright.execute.shares.parameters import Key, parameter_of
 from shardwright.execute.state.checkpoint import SavedSource, has_block, read, tensor_name
 from shardwright.execute.weights.layout import owned
 from shardwright.execute.weights.read import FLOATS, open_weights
@@ -39,7 +39,8 @@ def written_weights(
             f"{checkpoint}: {tensor_name(model, missing)} was not trained, and is not in it",
             hint="--weights with the folder that the run began with",
         )
-    kept = saved.metadata.state_dict_metadata[tensor_name(model, next(iter(saved.shapes)))].properties.dtype
+    trained = next(key for key in saved.shapes if parameter_of(model, key).trainable)
+    kept = saved.metadata.state_dict_metadata[tensor_name(model, trained)].properties.dtype
     wanted = FLOATS[dtype] if dtype else kept
     frozen = open_weights(base, model=model, dtype=torch.float64) if base is not None else _none
     source = SavedSource(saved=saved, frozen=frozen, state=MASTER)

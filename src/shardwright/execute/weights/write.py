@@ -25,6 +25,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.predictor import PREDICTED, predictors_of
 from shardwright.model.families.huggingface import parse_config
 from shardwright.model.ir.graph import Model
+from shardwright.model.routers import choice_biases
 
 SHARD_BYTES = 5_000_000_000
 WORDS = {dtype: word for word, dtype in FLOATS.items()}
@@ -33,10 +34,16 @@ WORDS = {dtype: word for word, dtype in FLOATS.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tensor:
-    """A tensor to write: its shape, and what of which parameters it is made of."""
+    """A tensor to write: its shape and dtype, and what of which parameters it is made of."""
 
     shape: tuple[int, ...]
+    dtype: torch.dtype
     parts: list[tuple[Key, Stored, Patch]]
+
+    @property
+    def bytes(self) -> int:
+        """In the file."""
+        return prod(self.shape) * int(self.dtype.itemsize)
 
 
 def save_weights(
@@ -46,18 +53,19 @@ def save_weights(
 
     Args:
         source: of a checkpoint: `SavedSource`. config: ``config.json`` of the model, which is copied with the dtype of the files.
-        dtype: of the files. shard_bytes: most bytes of tensors in a file, but for a larger one. One tensor is in memory at a time.
+        dtype: of the files; biases of routers' choices have float32 at least, as in Transformers. shard_bytes: most bytes of tensors in a
+            file, but for a larger one. One tensor is in memory at a time.
 
     Raises:
         DataError: the family has no table; the folder exists; a file cannot be written.
     """
-    planned = _planned(model)
+    planned = _planned(model, dtype)
     asked: object = source
     parts = source if isinstance(asked, Parts) else lru_cache(maxsize=1)(source)
     if folder.exists():
         raise DataError(f"{folder} exists", hint="give the name of a folder that does not")
     shards: list[list[str]] = [[]]
-    sizes = {name: prod(tensor.shape) * dtype.itemsize for name, tensor in planned.items()}
+    sizes = {name: tensor.bytes for name, tensor in planned.items()}
     for name in planned:
         if shards[-1] and sum(sizes[n] for n in shards[-1]) + sizes[name] > shard_bytes:
             shards.append([])
@@ -69,7 +77,7 @@ def save_weights(
         made.mkdir(parents=True)
         (made / CONFIG).write_text(_configured(config, dtype, model))
         for file, names in zip(files, shards, strict=True):
-            _write(made / file, {name: planned[name] for name in names}, parts, dtype)
+            _write(made / file, {name: planned[name] for name in names}, parts)
         if len(files) > 1:
             listed = {name: file for file, names in zip(files, shards, strict=True) for name in names}
             index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": listed}
@@ -80,20 +88,21 @@ def save_weights(
     return tuple(folder / file for file in files)
 
 
-def _planned(model: Model) -> dict[str, _Tensor]:
+def _planned(model: Model, dtype: torch.dtype) -> dict[str, _Tensor]:
     """Every tensor that is written."""
     family = family_of(model.architecture)
     found: dict[str, _Tensor] = {}
+    biases = set(choice_biases(model))
     for key, _ in owned(model):
-        place = stored(model, family, key)
+        place, own = stored(model, family, key), torch.promote_types(dtype, torch.float32) if key in biases else dtype
         for patch in patches(place, tuple(((0, n),) for n in whole_shape(model, key))):
-            found.setdefault(patch.tensor, _Tensor(shape=place.shape, parts=[])).parts.append((key, place, patch))
+            found.setdefault(patch.tensor, _Tensor(shape=place.shape, dtype=own, parts=[])).parts.append((key, place, patch))
     return found
 
 
-def _assembled(tensor: _Tensor, source: Source, dtype: torch.dtype) -> torch.Tensor:
+def _assembled(tensor: _Tensor, source: Source) -> torch.Tensor:
     """A whole tensor from the parameters that it is made of."""
-    result, filled = torch.empty(tensor.parts[0][1].flat, dtype=dtype), 0
+    result, filled = torch.empty(tensor.parts[0][1].flat, dtype=tensor.dtype), 0
     for key, place, patch in tensor.parts:
         values = part(source, key, tuple((interval,) for interval in patch.into))
         values = values - place.add if place.add else values
@@ -110,7 +119,7 @@ def _assembled(tensor: _Tensor, source: Source, dtype: torch.dtype) -> torch.Ten
             ),
             indexing="ij",
         )
-        result[place_of] = values.to(dtype)
+        result[place_of] = values.to(tensor.dtype)
         filled += values.numel()
     assert filled == result.numel(), "a family's table covers every element of its tensors once"
     return result
@@ -125,19 +134,19 @@ def _configured(config: Path, dtype: torch.dtype, model: Model) -> str:
     return json.dumps(found, indent=2) + "\n"
 
 
-def _write(path: Path, tensors: Mapping[str, _Tensor], source: Source, dtype: torch.dtype) -> None:
+def _write(path: Path, tensors: Mapping[str, _Tensor], source: Source) -> None:
     """Write a file of tensors, each made when its turn comes."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     begin = 0
     for name, tensor in tensors.items():
-        end = begin + prod(tensor.shape) * dtype.itemsize
-        header[name] = {"dtype": WORDS[dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        end = begin + tensor.bytes
+        header[name] = {"dtype": WORDS[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
-            file.write(_assembled(tensor, source, dtype).reshape(-1).view(torch.uint8).numpy().data)
+            file.write(_assembled(tensor, source).reshape(-1).view(torch.uint8).numpy().data)
         file.flush()
         os.fsync(file.fileno())

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shardwright.model.families.positions import number_of
 from shardwright.model.ir.fields import Fields
 from shardwright.model.ir.graph import Model
+from shardwright.model.routers import router_shapes
 
 SWITCH: Final = "output_router_logits"
 COEFFICIENT: Final = "router_aux_loss_coef"
@@ -34,6 +36,10 @@ Source: the modelling and configuration classes of Transformers 5.24; `tests.exe
 """
 NOISY: Final = ("MixtralForCausalLM", "MiniMaxM2ForCausalLM")
 """Architectures whose class multiplies what a router and its experts read by random numbers from 1 - noise to 1 + noise in training."""
+OTHER_LOSSES: Final = ("aux_loss_alpha", COEFFICIENT, "router_z_loss_coef")
+"""Coefficients of losses of routers that configuration files name. ``aux_loss_alpha`` is of DeepSeek's own code (its balance loss, of each
+sequence where ``seq_aux`` is true); no class of Transformers 5.24 reads it.
+"""
 
 
 def load_balancing(config: Mapping[str, Any], *, model: Model, source: str) -> float:
@@ -64,3 +70,12 @@ def router_noise(config: Mapping[str, Any], *, model: Model, source: str) -> flo
         return 0.0
     # The class makes no noise of a number below 0.
     return max(Fields(config, source).number(NOISE, minimum=-1e6, maximum=1e6, default=0.0), 0.0)
+
+
+def other_losses(config: Mapping[str, Any], *, model: Model) -> tuple[tuple[str, float], ...]:
+    """(field, coefficient) of losses of routers that a configuration names and its class in Transformers does not add."""
+    if not router_shapes(model):
+        return ()
+    names = (name for name in OTHER_LOSSES if name != COEFFICIENT or model.architecture not in BALANCED)
+    values = ((name, number_of(config.get(name))) for name in names)
+    return tuple((name, value) for name, value in values if value is not None and value > 0)

@@ -28,7 +28,7 @@ from shardwright.model.families.positions import (
     share_of,
     text_turns,
 )
-from shardwright.model.families.router_training import load_balancing, router_noise
+from shardwright.model.families.router_training import load_balancing, other_losses, router_noise
 from shardwright.model.families.spelled import SPELLED
 from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields, shown
 from shardwright.model.ir.graph import Model
@@ -94,6 +94,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         load_balancing=load_balancing(config, model=model, source=source),
         router_noise=router_noise(config, model=model, source=source),
         dropout=dropout_of(config, model=model),
+        other_losses=other_losses(config, model=model),
         image=image_input(config, model=model, source=source),
         turns=text_turns(config, usual=own.axes, source=source) if IMAGE in {b.sequence for b in model.blocks} else None,
         own=(*_latent_norms(config, eps), *tower_settings(config, model=model, source=source)),

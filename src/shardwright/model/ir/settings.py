@@ -234,6 +234,7 @@ class Settings:
         load_balancing: coefficient of the load-balancing loss of all routers, which training adds; 0 = none.
         router_noise: in training, a router and its experts read their input times random numbers from 1 - this to 1 + this; 0 = as it is.
         dropout: (field, probability) of what the published class drops in training, which no step here does.
+        other_losses: (field, coefficient) of losses of routers that the configuration names and neither its class nor a step adds.
         image: of a model whose tower's numbers are known; None = it reads no images, or only its sizes are known.
         turns: of queries and keys of a tower, or of a text with images; None = by the position in the sequence. stretched: a tower's table
             of positions, or tables; None = it has a row for every position.
@@ -267,6 +268,7 @@ class Settings:
     load_balancing: float = 0.0
     router_noise: float = 0.0
     dropout: tuple[tuple[str, float], ...] = ()
+    other_losses: tuple[tuple[str, float], ...] = ()
     image: ImageInput | None = None
     turns: GridRotary | TextRotary | None = None
     stretched: PositionGrid | PositionAxes | None = None
