@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import re
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from yaml.composer import Composer
+from yaml.constructor import ConstructorError, SafeConstructor
+from yaml.resolver import Resolver
 
 from shardwright.errors import ClusterError
 
@@ -19,15 +25,36 @@ CLUSTER_FILE: Final = "cluster file"
 _REFUSED: Final = (yaml.YAMLError, ValueError, OverflowError, TypeError, LookupError, AttributeError, RecursionError)
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice."""
+_LIBYAML: Final[Any] = getattr(yaml, "CBaseLoader", None)
+"""The parser in C, some ten times as fast; PyYAML is also built without it."""
+_READ_DIFFERENTLY: Final = re.compile(r"[\t\x85\u2028\u2029\ufeff?!%]|[|>][-+0-9]*#")
+"""In a text that libyaml may accept and PyYAML's own parser refuses, or the two take for other events."""
+
+
+class _Constructor(Composer, SafeConstructor, Resolver):
+    """SafeLoader on events that are parsed already, which refuses a key given twice."""
+
+    def __init__(self, events: Iterable[yaml.Event]) -> None:
+        Composer.__init__(self)
+        SafeConstructor.__init__(self)
+        Resolver.__init__(self)
+        self._events = deque(events)
+
+    def check_event(self, *choices: type[yaml.Event]) -> bool:
+        return bool(self._events) and (not choices or isinstance(self._events[0], choices))
+
+    def peek_event(self) -> yaml.Event:
+        return self._events[0]
+
+    def get_event(self) -> yaml.Event:
+        return self._events.popleft()
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"key {key.value[:60]!r} is given twice", key.start_mark)
+                    raise ConstructorError(None, None, f"key {key.value[:60]!r} is given twice", key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -41,11 +68,21 @@ def read_yaml(text: str, *, what: str = CLUSTER_FILE) -> object:
     if len(text) > MAX_BYTES:
         raise ClusterError(f"{what} of {len(text)} characters", hint=f"at most {MAX_BYTES}")
     try:
-        _bounded(text, what)
-        value: object = yaml.load(text, Loader=_Loader)
+        return _value(text, what)
+    except ClusterError:
+        raise
     except _REFUSED as error:
         raise ClusterError(f"{what} is not YAML: {_problem(error)}", hint="see the example in the documentation") from None
-    return value
+
+
+def _value(text: str, what: str) -> object:
+    """The plain value of `text`. What libyaml refuses, PyYAML's own parser reads again: values and messages are those of the latter,
+    whether there is a libyaml or not.
+    """
+    if _LIBYAML and not _READ_DIFFERENTLY.search(text):
+        with suppress(*_REFUSED):
+            return _Constructor(_events(text, what, _LIBYAML)).get_single_data()
+    return _Constructor(_events(text, what, yaml.SafeLoader)).get_single_data()
 
 
 def read_file(path: Path, *, what: str = CLUSTER_FILE) -> str:
@@ -68,9 +105,10 @@ def read_file(path: Path, *, what: str = CLUSTER_FILE) -> str:
         raise ClusterError(f"cannot read {what} {shown!r}", hint="is it a file that you may read?") from None
 
 
-def _bounded(text: str, what: str) -> None:
+def _events(text: str, what: str, parser: Any) -> Iterator[yaml.Event]:
+    """What `parser` finds in `text`, one after the other; ClusterError where it is an alias, too many or too deep."""
     depth = 0
-    for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
+    for count, event in enumerate(yaml.parse(text, Loader=parser)):
         if count > MAX_EVENTS:
             raise ClusterError(f"{what} is too long", hint=f"at most {MAX_EVENTS} values")
         if isinstance(event, yaml.AliasEvent):
@@ -81,11 +119,10 @@ def _bounded(text: str, what: str) -> None:
             depth -= 1
         if depth > MAX_DEPTH:
             raise ClusterError(f"{what} is nested too deeply", hint=f"at most {MAX_DEPTH} levels")
+        yield event
 
 
 def _problem(error: Exception) -> str:
-    if isinstance(error, ClusterError):
-        raise error
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
