@@ -63,6 +63,8 @@ def _own_answer(text: str) -> str:
 @example("[?a]")
 @example("a: ! b")
 @example("%YAML 1.3\n---\na")
+@example("[" * 20 + "\x01")
+@example("[" * 20 + '*a, "\\q"')
 def test_pieces_of_yaml(text: str) -> None:
     assert _answer(text) == _own_answer(text)
 

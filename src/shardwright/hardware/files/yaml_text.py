@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +26,9 @@ _REFUSED: Final = (yaml.YAMLError, ValueError, OverflowError, TypeError, LookupE
 
 _LIBYAML: Final[Any] = getattr(yaml, "CBaseLoader", None)
 """The parser in C, some ten times as fast; PyYAML is also built without it."""
-_READ_DIFFERENTLY: Final = re.compile(r"[\t\x85\u2028\u2029\ufeff?!%]|[|>][-+0-9]*#")
+_READ_DIFFERENTLY: Final = re.compile(
+    r"[^\n\r -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]|[?!%]|[|>][-+0-9]*#"
+)
 """In a text that libyaml may accept and PyYAML's own parser refuses, or the two take for other events."""
 
 
@@ -80,8 +81,12 @@ def _value(text: str, what: str) -> object:
     whether there is a libyaml or not.
     """
     if _LIBYAML and not _READ_DIFFERENTLY.search(text):
-        with suppress(*_REFUSED):
+        try:
             return _Constructor(_events(text, what, _LIBYAML)).get_single_data()
+        except ClusterError:
+            raise
+        except _REFUSED:
+            pass
     return _Constructor(_events(text, what, yaml.SafeLoader)).get_single_data()
 
 
