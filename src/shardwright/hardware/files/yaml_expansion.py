@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import yaml
@@ -25,13 +25,15 @@ class _Part:
     levels: int = 1
 
 
-def require_small(events: Iterable[yaml.Event], what: str) -> None:
-    """Check that a text has at most `MAX_EVENTS` nodes, `MAX_DEPTH` levels and `MAX_ALIASES` aliases, each alias counted as what it names.
+def checked(events: Iterable[yaml.Event], what: str) -> Iterator[yaml.Event]:
+    """The events of a text, one after the other, until one is too many.
 
+    A text has at most `MAX_EVENTS` nodes, `MAX_DEPTH` levels and `MAX_ALIASES` aliases, each alias counted as the part that it names.
     An alias stands for all of its anchor, so ten lines of ten aliases each name ten billion nodes: sizes are added up, nothing is copied.
 
     Args:
-        events: of the text, in order. what: the text is, for messages.
+        events: of the text, in order.
+        what: the text is, for messages.
 
     Raises:
         ClusterError: it has more, an alias names a part that it stands in, or an anchor that is not there.
@@ -42,26 +44,30 @@ def require_small(events: Iterable[yaml.Event], what: str) -> None:
     for count, event in enumerate(events):
         if count > MAX_EVENTS:
             raise ClusterError(f"{what} is too long", hint=f"at most {MAX_EVENTS} values")
+        aliases += isinstance(event, yaml.AliasEvent)
+        if aliases > MAX_ALIASES:
+            raise ClusterError(f"{what} has too many YAML aliases", hint=f"at most {MAX_ALIASES}")
         if isinstance(event, yaml.CollectionStartEvent):
             open_parts.append(_Part(event.anchor))
             _require_levels(len(open_parts), what)
-            continue
-        if isinstance(event, _ENDS):
-            part = open_parts.pop()
-            nodes, levels, anchor = part.nodes, part.levels, part.anchor
-        elif isinstance(event, yaml.AliasEvent):
-            aliases += 1
-            nodes, levels = _named(event.anchor, open_parts, sizes, what)
-            anchor = None
-        elif isinstance(event, yaml.ScalarEvent):
-            nodes, levels, anchor = 1, 0, event.anchor
-        else:
-            continue
-        if anchor is not None:
-            sizes[anchor] = (nodes, levels)
-        if aliases > MAX_ALIASES:
-            raise ClusterError(f"{what} has too many YAML aliases", hint=f"at most {MAX_ALIASES}")
-        _add(open_parts, nodes, levels, what)
+        elif isinstance(event, (*_ENDS, yaml.AliasEvent, yaml.ScalarEvent)):
+            nodes, levels = _complete(event, open_parts, sizes, what)
+            _add(open_parts, nodes, levels, what)
+        yield event
+
+
+def _complete(event: yaml.Event, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str) -> tuple[int, int]:
+    """Nodes and levels of the part that an event completes; its anchor's are kept in `sizes`."""
+    if isinstance(event, yaml.AliasEvent):
+        return _named(event.anchor, open_parts, sizes, what)
+    if isinstance(event, _ENDS):
+        part = open_parts.pop()
+        nodes, levels, anchor = part.nodes, part.levels, part.anchor
+    else:
+        nodes, levels, anchor = 1, 0, event.anchor if isinstance(event, yaml.ScalarEvent) else None
+    if anchor is not None:
+        sizes[anchor] = (nodes, levels)
+    return nodes, levels
 
 
 def _named(anchor: str | None, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str) -> tuple[int, int]:

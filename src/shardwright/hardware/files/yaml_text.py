@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
+from yaml.composer import Composer
+from yaml.constructor import ConstructorError, SafeConstructor
+from yaml.resolver import Resolver
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.files.yaml_expansion import require_small
+from shardwright.hardware.files.yaml_expansion import checked
 
 MAX_BYTES: Final = 262_144
 _MERGE: Final = "tag:yaml.org,2002:merge"
@@ -18,12 +24,32 @@ CLUSTER_FILE: Final = "cluster file"
 _REFUSED: Final = (yaml.YAMLError, ValueError, OverflowError, TypeError, LookupError, AttributeError, RecursionError)
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, and merges mappings by the rules of YAML's merge key."""
+_LIBYAML: Final[Any] = getattr(yaml, "CBaseLoader", None)
+"""The parser in C, some ten times as fast; PyYAML is also built without it."""
+_READ_DIFFERENTLY: Final = re.compile(
+    r"[^\n\r -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]|[?!%&*]|[|>][-+0-9]*#"
+)
+"""In a text that libyaml may accept and PyYAML's own parser refuses, or the two take for other events."""
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
+
+class _Constructor(Composer, SafeConstructor, Resolver):
+    """SafeLoader on events that are parsed already. It refuses a key given twice, and merges mappings by the rules of YAML's merge key."""
+
+    def __init__(self, events: Iterable[yaml.Event]) -> None:
+        Composer.__init__(self)
+        SafeConstructor.__init__(self)
+        Resolver.__init__(self)
+        self._events = deque(events)
         self._flat: set[yaml.MappingNode] = set()
+
+    def check_event(self, *choices: type[yaml.Event]) -> bool:
+        return bool(self._events) and (not choices or isinstance(self._events[0], choices))
+
+    def peek_event(self) -> yaml.Event:
+        return self._events[0]
+
+    def get_event(self) -> yaml.Event:
+        return self._events.popleft()
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Replace the merge key of `node` by what it names: its own keys come first, then those of the mappings in their order.
@@ -41,7 +67,7 @@ class _Loader(yaml.SafeLoader):
         for key, value in merged:
             for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                 if not isinstance(source, yaml.MappingNode):
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value} names no mapping", key.start_mark)
+                    raise ConstructorError(None, None, f"{key.value} names no mapping", key.start_mark)
                 self.flatten_mapping(source)
                 added = [pair for pair in source.value if not (isinstance(pair[0], yaml.ScalarNode) and pair[0].value in taken)]
                 node.value = [*added, *node.value]
@@ -53,7 +79,7 @@ def _require_distinct(node: yaml.MappingNode) -> None:
     for key, _ in node.value:
         if isinstance(key, yaml.ScalarNode):
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key.value[:60]!r} is given twice", key.start_mark)
+                raise ConstructorError(None, None, f"key {key.value[:60]!r} is given twice", key.start_mark)
             seen.add(key.value)
 
 
@@ -66,11 +92,25 @@ def read_yaml(text: str, *, what: str = CLUSTER_FILE) -> object:
     if len(text) > MAX_BYTES:
         raise ClusterError(f"{what} of {len(text)} characters", hint=f"at most {MAX_BYTES}")
     try:
-        require_small(yaml.parse(text, Loader=yaml.SafeLoader), what)
-        value: object = yaml.load(text, Loader=_Loader)
+        return _value(text, what)
+    except ClusterError:
+        raise
     except _REFUSED as error:
         raise ClusterError(f"{what} is not YAML: {_problem(error)}", hint="see the example in the documentation") from None
-    return value
+
+
+def _value(text: str, what: str) -> object:
+    """The plain value of `text`. What libyaml refuses, PyYAML's own parser reads again: values and messages are those of the latter,
+    whether there is a libyaml or not.
+    """
+    if _LIBYAML and not _READ_DIFFERENTLY.search(text):
+        try:
+            return _Constructor(checked(yaml.parse(text, Loader=_LIBYAML), what)).get_single_data()
+        except ClusterError:
+            raise
+        except _REFUSED:
+            pass
+    return _Constructor(checked(yaml.parse(text, Loader=yaml.SafeLoader), what)).get_single_data()
 
 
 def read_file(path: Path, *, what: str = CLUSTER_FILE) -> str:
@@ -94,8 +134,6 @@ def read_file(path: Path, *, what: str = CLUSTER_FILE) -> str:
 
 
 def _problem(error: Exception) -> str:
-    if isinstance(error, ClusterError):
-        raise error
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
