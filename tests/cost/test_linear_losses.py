@@ -47,6 +47,7 @@ def test_less_of_the_logits_is_in_memory(base: str) -> None:
     assert liger == 2 * part * width
     eager = "compiled" not in dict(load_runtime(base).own).get("kernels", "") or "eager" in base
     assert chunked == -(-tokens * width * (42 if eager else 18) // 8)
+    assert table(base, "parts").logits_bytes[0] * 8 == plain
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -62,7 +63,7 @@ def test_the_bound_has_the_same_bytes_as_the_plan() -> None:
     from shardwright.simulator.simulate import simulate_grid
 
     for base in BASES:
-        for loss in ("liger", "cut", "chunked"):
+        for loss in ("liger", "cut", "chunked", "parts"):
             problem = problem_of(
                 dense_model(), cluster_of(2, node=2), runtime=load_runtime(f"{base} linear_loss={loss}"), seq_len=256, global_batch=2
             )

@@ -135,6 +135,13 @@ def test_what_the_program_does_is_written(tmp_path: Path) -> None:
         assert words in script
 
 
+def test_options_of_the_program_are_no_settings(tmp_path: Path) -> None:
+    """The program makes its optimizer and calls its loss: a key that DeepSpeed does not know is not written."""
+    found = said(parse_grid("dp8 zero1 moments=8bit linear_loss=liger"), MODELS[0], tmp_path, allow_lossy=True)
+    plain = said(parse_grid("dp8 zero1"), MODELS[0], tmp_path / "plain", allow_lossy=True)
+    assert found == plain
+
+
 @pytest.mark.parametrize(
     ("text", "model", "what"),
     [
@@ -148,6 +155,8 @@ def test_what_the_program_does_is_written(tmp_path: Path) -> None:
         ("tp2 sp dp4 zero1", "llama-3.1-8b", "sp (instead: norms and residuals of all tokens"),
         ("dp8 zero1 recompute=selective", "llama-3.1-8b", "recompute of attention's core alone (instead"),
         ("tp2 dp4 zero1 order=dp-tp-cp-ep-pp", "llama-3.1-8b", "ranks in the order dp-tp (instead"),
+        ("dp8 zero1 moments=8bit", "llama-3.1-8b", "the option moments=8bit (instead: what the program"),
+        ("dp8 zero1 linear_loss=liger", "llama-3.1-8b", "the option linear_loss=liger (instead: what the program"),
     ],
 )
 def test_what_it_cannot_say_is_named(text: str, model: str, what: str) -> None:

@@ -56,6 +56,25 @@ def test_the_loss_of_a_launch(text: str, loss: str) -> None:
     )
 
 
+REGISTRY = """
+def tiny():
+    spec = model_registry("8B")
+    return Trainer.Config(
+        loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(){}),
+        model_spec=spec,
+        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2 * 4096, max_context_length=4096, steps=10),
+        parallelism=ParallelismConfig(tensor_parallel_degree=2),
+    )
+"""
+
+
+@pytest.mark.parametrize(("more", "loss"), [("", "parts"), (", num_chunks=8", "parts"), (", num_chunks=4", "")])
+def test_the_loss_of_torchtitan_in_parts(more: str, loss: str) -> None:
+    found = launch_of_files([("config_registry.py", REGISTRY.format(more))], model=load_model("llama-3.1-8b"), devices=8)
+    assert (found.framework, dict(found.grid.options).get("linear_loss", "")) == ("torchtitan", loss)
+    assert any("the loss in 4 parts" in note for note in found.notes) == (not loss)
+
+
 def test_a_loss_without_its_plugin_is_told() -> None:
     assert any("without its plugin CutCrossEntropyPlugin" in note for note in read(f"{AXOLOTL}cut_cross_entropy: true\n").notes)
 

@@ -21,6 +21,10 @@ SPLIT_BESIDE_TEACHER: Final = 4
 """More where the vocabulary is split: exp of the model's own logits, which autograd keeps for the sum over devices."""
 
 
+PARTS: Final = 8
+"""Parts of a microbatch's tokens in a loss with as many as its framework has by default (`LinearLoss.PARTS`)."""
+_OF_THEIR_OWN: Final = frozenset({LinearLoss.LIGER, LinearLoss.CUT, LinearLoss.CHUNKED})
+"""Losses whose bytes a logit are not the runtime's."""
 KEPT_EIGHTHS: Final = {True: 4 * 8 + 10, False: 2 * 8 + 2}
 """Eighths of bytes an element of a loss in eight parts under autograd (`LinearLoss.CHUNKED`), eager and else: what all parts keep, and
 what the backward of one makes."""
@@ -56,10 +60,11 @@ def logits_bytes(
     if loss.is_taught:
         found = tokens * width * (BESIDE_TEACHER + SPLIT_BESIDE_TEACHER * split)
         return found, found
-    if runtime.linear_loss is not LinearLoss.NONE:
+    if runtime.linear_loss in _OF_THEIR_OWN:
         found = _linear_loss_bytes(runtime, tokens=tokens, width=width, hidden=hidden)
         return found, found
-    elements = -(-tokens // max(runtime.logits_parts, 1)) * width
+    parts = PARTS if runtime.linear_loss is LinearLoss.PARTS else max(runtime.logits_parts, 1)
+    elements = -(-tokens // parts) * width
     more = runtime.split_logits_bytes * split
     return elements * (runtime.logits_bytes + more), elements * ((runtime.logits_blocks_bytes or runtime.logits_bytes) + more)
 

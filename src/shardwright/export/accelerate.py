@@ -20,6 +20,7 @@ from shardwright.export.lacking import (
     core_recomputed,
     frozen_parameters,
     not_split_beside_tp,
+    of_the_program,
     on_the_host,
     other_optimizers,
     other_orders,
@@ -54,6 +55,7 @@ class Accelerate:
     def shortfalls(self, given: Given) -> Iterator[Shortfall]:
         """See `Exporter`."""
         yield from other_optimizers(given)
+        yield from of_the_program(given)
         yield from other_products(given, Dtype.BF16, Dtype.FP16)
         yield from frozen_parameters(given)
         yield from unlike_nodes(given)

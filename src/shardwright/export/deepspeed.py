@@ -14,11 +14,13 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.export.exporter import ExportFile, Given, Shortfall, one_line
 from shardwright.export.lacking import (
+    OF_THE_PROGRAM,
     another_framework,
     core_recomputed,
     frozen_parameters,
     not_split_beside_tp,
     of_one_replica,
+    of_the_program,
     on_the_host,
     other_optimizers,
     other_orders,
@@ -57,6 +59,7 @@ class DeepSpeed:
     def shortfalls(self, given: Given) -> Iterator[Shortfall]:
         """See `Exporter`."""
         yield from other_optimizers(given)
+        yield from of_the_program(given)
         yield from other_products(given, Dtype.BF16, Dtype.FP16)
         yield from frozen_parameters(given)
         yield from grid_shortfalls(given.grid)
@@ -180,7 +183,7 @@ def _recomputed(given: Given) -> Iterator[Pair]:
 
 def _options(given: Given) -> Iterator[Pair]:
     # That a compiler fuses kernels is no setting of this version, but a call of the program.
-    for flag in flags_set(given, "DeepSpeed", apart=("kernels",)):
+    for flag in flags_set(given, "DeepSpeed", apart=("kernels", *OF_THE_PROGRAM)):
         yield from settings_of(flag)
 
 

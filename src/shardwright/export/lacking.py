@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.export.exporter import Given, Shortfall
@@ -31,6 +32,19 @@ def other_products(given: Given, *known: Dtype) -> Iterator[Shortfall]:
     compute = given.problem.job.compute
     if compute not in known:
         yield Shortfall(what=f"products in {compute}", instead="products in bf16", hint="--precision bf16")
+
+
+OF_THE_PROGRAM: Final = ("moments", "linear_loss")
+"""Options that a user's own program decides where the target is the configuration of a library: its optimizer and its loss."""
+
+
+def of_the_program(given: Given) -> Iterator[Shortfall]:
+    """Options that the program decides which a configuration starts."""
+    runtime = given.problem.runtime
+    values = {**dict(runtime.options), **dict(given.grid.options)}
+    for name in OF_THE_PROGRAM:
+        if name in values and (name, values[name]) not in runtime.own:
+            yield Shortfall(what=f"the option {name}={values[name]}", instead="what the program that is started does")
 
 
 def frozen_parameters(given: Given) -> Iterator[Shortfall]:

@@ -17,6 +17,7 @@ from shardwright.export.torchtitan import FLAVORS, SCHEDULES
 from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import ORDER, Launch, Written, by_name, count
+from shardwright.launch_files.linear_losses import OF_LOSS
 from shardwright.launch_files.model_sizes import compared_name
 from shardwright.launch_files.refusals import OF_OPTIMIZER, OPTIMIZER, refuse
 from shardwright.lazy_dataclass import dataclass
@@ -78,6 +79,7 @@ UNDERSTOOD: Final = MappingProxyType(
         "training.local-batch-size": "samples of a replica",
         "activation-checkpoint.mode": "recompute",
         "optimizer.name": OF_OPTIMIZER,
+        **dict.fromkeys(("config.loss", "config.num-chunks"), OF_LOSS),
         "training.dtype": "number format",
         "compile.enable-async-tensor-parallel": "sets tp_overlap",
         "compile.components": "sets kernels",
@@ -188,6 +190,7 @@ class TorchtitanReader:
             ignored=IGNORED,
             of_model=tuple(compared_name(said, ("model.name", "model.flavor"), FLAVORS, model)),
             arguments=_options(said),
+            notes=_loss_notes(said),
         )
 
 
@@ -229,8 +232,21 @@ def _options(said: Arguments) -> Mapping[str, str]:
     said = {name: value for name, value in said.items() if name != "compile.enable" or "model" in said.get("compile.components", "model")}
     if any(word in said.get("model.converters", "").lower() for word in ("mxfp8", "quantize.linear.mx", "mx")):
         said = {**said, "mx.recipe-name": "mxfp8"}
+    if _has_loss_in_parts(said) and said.get("config.num-chunks", "8") == "8":
+        said = {**said, "linear-loss": "parts"}
     renamed = {"compile.enable-async-tensor-parallel": f"{_P}enable-async-tensor-parallel"}
     return {renamed.get(name, name): value for name, value in said.items() if value.lower() not in ("false", "none")}
+
+
+def _has_loss_in_parts(said: Arguments) -> bool:
+    return said.get("config.loss", "").lower().startswith("chunkedlosswrapper")
+
+
+def _loss_notes(said: Arguments) -> tuple[str, ...]:
+    chunks = said.get("config.num-chunks", "8")
+    if not _has_loss_in_parts(said) or chunks == "8":
+        return ()
+    return (f"not counted: the loss in {chunks[:12]} parts, which takes less memory",)
 
 
 def _stage(said: Arguments, pp: int) -> int:

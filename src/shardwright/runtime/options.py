@@ -101,6 +101,7 @@ OPTIONS: Final = (
             "liger": "Liger's fused linear cross-entropy: a part's gradient replaces its logits",
             "cut": "Cut Cross-Entropy: logits stay in registers, and are made again in backward",
             "chunked": "torchtune's LinearCrossEntropyLoss: eight parts under autograd",
+            "parts": "torchtitan's ChunkedLossWrapper: eight parts, each with its backward at once",
         },
         numerics=True,
         vendors={"liger": CUDA_AND_ROCM, "cut": CUDA_AND_ROCM},

@@ -58,6 +58,7 @@ LAUNCH_BLOCKING: Final = (
 )
 _LIGER: Final = "https://github.com/linkedin/Liger-Kernel/blob/00eba634c2e9b5f05badbfb67e9b0a4caba301a2/src/liger_kernel/ops/fused_linear_cross_entropy.py"
 _CUT: Final = "https://github.com/apple/ml-cross-entropy"
+_PARTS: Final = "https://github.com/pytorch/torchtitan/blob/b5bcd76c66d0acb1a08b176d9639425bc55e0b2a/torchtitan/components/loss.py"
 _CHUNKED: Final = (
     "https://github.com/pytorch/torchtune/blob/02b12d36215937b7e1671d05ca9053abb857283e/torchtune/modules/loss/cross_entropy_loss.py"
 )
@@ -91,6 +92,17 @@ LINEAR_LOSSES: Final = (
             note="num_output_chunks 8: F.cross_entropy of a part's logits.float(). Eager autograd keeps each part's log-softmax (4 bytes), "
             "and the backward of one part makes two fp32 copies and one in bf16 (10); compiled, bf16 logits are kept (2), and one part's "
             "gradient made (2)",
+        ),
+    ),
+    offered(
+        "linear_loss",
+        "parts",
+        "linear_loss: parts",
+        read(
+            _PARTS,
+            linear_loss=LinearLoss.PARTS,
+            note="ChunkedLossWrapper, num_chunks 8: the head, the loss and their backward of one part after another; the head's parameters "
+            "stay gathered. The fp32 gradient of the hidden states is not counted",
         ),
     ),
 )

@@ -78,13 +78,15 @@ class LinearLoss(StrEnum):
 
     NONE: they are two. LIGER: each part's gradient replaces its logits at once, and a part is so small that its logits take about as much
     as the hidden states of all tokens (`cost.logits.liger_tokens`). CUT: logits stay in a kernel's registers, and are made again in
-    backward. CHUNKED: eight parts under autograd, which keeps what the loss of each reads in backward.
+    backward. CHUNKED: eight parts under autograd, which keeps what the loss of each reads in backward. PARTS: eight parts, each with its
+    backward at once.
     """
 
     NONE = "none"
     LIGER = "liger"
     CUT = "cut"
     CHUNKED = "chunked"
+    PARTS = "parts"
 
 
 class Scaling(StrEnum):
