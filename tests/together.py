@@ -25,6 +25,9 @@ ALONE = (
 FORKED = (
     "calibrate/test_measure.py",
     "cli/test_run.py::test_pytorchs_engine",
+    "cli/test_run_options.py::test_experts_are_balanced",
+    "cli/test_run_options.py::test_one_engine_goes_on",
+    "cli/test_run_options.py::test_ranks_are_asked",
     "execute/test_checkpoint.py::test_a_kill_while_saving",
     "execute/test_distributed.py",
     "execute/test_distributed_plans.py",
@@ -32,6 +35,8 @@ FORKED = (
     "execute/test_native_ring.py",
 )
 """Tests whose ranks are forked from one server (tests/execute/started.py), which takes seconds to import what they need."""
+KERNELS = ("cli/test_first_run.py", "test_built_kernels.py")
+"""Files whose tests have numba compile the kernels of a plan: the first one does, the others find them in numba's cache."""
 PUBLISHED = ("papers/test_accuracy.py", "papers/test_published_memory.py", "papers/test_published_steps.py", "validation/test_remarks.py")
 """Files that judge the same predictions (tests/validation/published.py)."""
 SERVING = "serving/"
@@ -40,8 +45,8 @@ SOURCES = ("docs/test_error_index.py", "test_compiled.py", "test_functions_reach
 """Files that read the package's sources (tests/sources.py)."""
 
 LONG = (
+    "kernels",
     "cli/test_exact_plan.py",
-    "cli/test_first_run.py",
     "cli/test_mixed_run.py",
     "cli/test_objectives.py",
     "cli/test_run_faults.py",
@@ -63,6 +68,8 @@ def group_of(node: str) -> str:
     path = node.split("::")[0].removeprefix("tests/")
     if node.removeprefix("tests/").startswith(FORKED):
         return "forked"
+    if path in KERNELS:
+        return "kernels"
     if path in PUBLISHED:
         return "published"
     if path.startswith(SERVING):

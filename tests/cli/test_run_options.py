@@ -16,7 +16,9 @@ pytest.importorskip("torch")
 from shardwright.cli.main import run
 from shardwright.execute.launch import resumed
 from shardwright.execute.state.remembered import FILE
-from tests.cli.test_run import CONFIG, plan_file, words
+from tests.cli import ranks as forked
+from tests.cli.test_run import CONFIG, DEADLINE_S, plan_file, words
+from tests.tiers import in_both, in_proof
 
 STEPS = 4
 
@@ -41,6 +43,22 @@ def found(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> dict[str,
     assert run([*arguments, "--json"]) == 0
     document: dict[str, list[dict[str, float]]] = json.loads(capsys.readouterr().out)
     return document
+
+
+def by_ranks(arguments: list[str], *, ranks: int, folder: Path) -> str:
+    """What the first of so many ranks writes to its output; all end well. In a proof `shardwright run` starts them itself."""
+    if in_proof():
+        command = [sys.executable, "-m", "shardwright", *arguments]
+        return subprocess.run(command, check=True, timeout=DEADLINE_S, capture_output=True, text=True).stdout
+    processes = forked.start(arguments, ranks=ranks, folder=folder)
+    try:
+        for process in processes:
+            process.join(DEADLINE_S)
+        assert [process.exitcode for process in processes] == [0] * ranks
+    finally:
+        for process in processes:
+            process.kill()
+    return (folder / "rank0").read_text()
 
 
 def test_data_that_are_not_learnt_are_evaluated(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,6 +248,7 @@ EXPERTS = {
 }
 
 
+@in_both
 def test_experts_are_balanced_as_the_configuration_or_the_run_says(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,10 +270,8 @@ def test_experts_are_balanced_as_the_configuration_or_the_run_says(
     alone, without = losses("one", 3), losses("one", 3, "--load-balancing", "0")
     assert alone[0] - without[0] == pytest.approx(0.5 * 2, abs=0.1), "the loss of balanced experts is topk"
     kept = ["--checkpoints", str(tmp_path / "kept")]
-    process = subprocess.run(
-        [sys.executable, "-m", "shardwright", *asked("four", 2, *kept, "--json")], check=True, timeout=300, capture_output=True, text=True
-    )
-    assert [s["loss"] for s in json.loads(process.stdout)["steps"]] == pytest.approx(alone[:2], abs=1e-10)
+    said = by_ranks(asked("four", 2, *kept, "--json"), ranks=4, folder=tmp_path)
+    assert [s["loss"] for s in json.loads(said)["steps"]] == pytest.approx(alone[:2], abs=1e-10)
     assert run(asked("all", 3, *kept)) == 7
     assert "microbatch is 4" in " ".join(capsys.readouterr().err.split())
     assert losses("one", 3, *kept) == pytest.approx(alone[2:], abs=1e-10)
@@ -365,23 +382,25 @@ def test_noise_on_routers_is_switched_off_by_name(folder: Path, tmp_path: Path, 
     assert run([*asked, "--router-noise", "off"]) == 0
 
 
+@in_both
 def test_ranks_are_asked_what_the_run_is(folder: Path, tmp_path: Path) -> None:
     """Two ranks begin; one process goes on, and is asked what they were."""
     lines, kept = tmp_path / "steps.jsonl", ["--checkpoints", str(tmp_path / "kept")]
     chosen = ["--rate", "0.01", "--shuffle", "--no-decay", "vectors", "--metrics", str(lines), "--every", "2", "--quiet"]
-    subprocess.run([sys.executable, "-m", "shardwright", *evaluating(folder, "two.plan"), *chosen, *kept], check=True, timeout=300)
+    by_ranks([*evaluating(folder, "two.plan"), *chosen, *kept], ranks=2, folder=tmp_path)
     assert run([*words(folder, "one.plan", steps=6), *kept, "--metrics", str(lines), "--quiet"]) == 0
     written = [json.loads(line) for line in lines.read_text().splitlines()]
     assert {line["rate"] for line in written if "rate" in line} == {0.01}
     assert [line["step"] for line in written if "eval_loss" in line] == [2, 4, 6]
 
 
+@in_both
 def test_one_engine_goes_on_from_the_others_checkpoint(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What the first evaluates is what one process would, and its trace stands beside the prediction."""
     kept, lines, measured = ["--checkpoints", str(tmp_path / "kept")], tmp_path / "steps.jsonl", str(tmp_path / "measured.json")
     more = ["--backend", "torch-native", "--every", "1", "--metrics", str(lines), "--trace", measured, "--quiet"]
     first = [*evaluating(folder, "two.plan"), *kept, *more]
-    subprocess.run([sys.executable, "-m", "shardwright", *first], check=True, timeout=300)
+    by_ranks(first, ranks=2, folder=tmp_path)
     written = [json.loads(line) for line in lines.read_text().splitlines()]
     assert found(capsys, ["trace", str(folder / "two.plan"), "--compare", measured])["devices"]
     alone = found(capsys, [*evaluating(folder, "one.plan"), "--steps", str(STEPS + 1)])

@@ -66,7 +66,7 @@ def assert_answer_is_best(case: Case, turn: int, seen: Counter[str]) -> dict[Gri
     seen.update(members=len(known), infeasible=len(known) - len(fits))
     seen["lined"] += assert_bounds_hold(case, known, capacity)
     try:
-        answer = find(case.problem, case.space, case.facts, capacity=capacity, top=TOP)
+        answer = find(case.problem, case.space, case.facts, capacity=capacity, top=TOP, hints=False)
     except InfeasibleError:
         assert not fits
         seen.update(refused=1)

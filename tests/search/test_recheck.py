@@ -32,7 +32,7 @@ def certified() -> tuple[Case, Answer]:
 
 def _found(case: Case) -> Answer | None:
     try:
-        return find(case.problem, case.space, case.facts, capacity=CAPACITY, top=4)
+        return find(case.problem, case.space, case.facts, capacity=CAPACITY, top=4, hints=False)
     except InfeasibleError:
         return None
 

@@ -17,7 +17,7 @@ from shardwright.search.grid.space import AXES, PINNABLE, Space, restricted, sta
 from shardwright.strategy.grid.rules import canonical
 from tests.search.brute import count, judge
 from tests.search.problems import Case, every_member, facts_of, real_problem, small_case
-from tests.tiers import examples, seeds
+from tests.tiers import examples, many, seeds
 
 CAPACITY = 10**15
 
@@ -32,7 +32,7 @@ def assert_best_of(case: Case, space: Space) -> int:
     assert found == set(counted.grids)
     if found:
         best = min(j.step_s for j in judge(case.problem, counted.grids.values()))
-        answer = find(case.problem, space, case.facts, capacity=CAPACITY, top=1)
+        answer = find(case.problem, space, case.facts, capacity=CAPACITY, top=1, hints=False)
         assert answer.prediction.step_time_s == pytest.approx(best, rel=1e-12)
     return len(found)
 
@@ -55,7 +55,7 @@ def test_pins_and_exclusions(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(1, 20, first=2100))
 def test_pinned_dp(seed: int) -> None:
-    case = small_case(seed)
+    case = small_case(seed, most=many(1000, 3000))
     parts = every_member(case.problem, case.space, case.facts)
     degrees = {int(d) for part in parts for d in part.meshes.columns["dp"]}
     by_dp = [assert_best_of(case, restricted(case.space, pins={"dp": (str(dp),)}, excludes={})) for dp in sorted(degrees)]

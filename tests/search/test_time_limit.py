@@ -15,7 +15,7 @@ CAPACITY = 10**15
 
 def answered(case: Case, *, time_limit_s: float) -> Answer | None:
     try:
-        return find(case.problem, case.space, case.facts, capacity=CAPACITY, top=3, time_limit_s=time_limit_s)
+        return find(case.problem, case.space, case.facts, capacity=CAPACITY, top=3, hints=False, time_limit_s=time_limit_s)
     except InfeasibleError:
         return None
 

@@ -28,7 +28,7 @@ def partly_case(seed: int) -> Case:
     problem = replace(problem, model=trained(problem.model, generator.choice(PARTS)), runtime=runtime)
     facts = facts_of(problem)
     whole = generator.choice((standard_space, exhaustive_space))(problem, facts)
-    return Case(problem=problem, facts=facts, space=thinned(whole, generator, most=many(500, 3000)))
+    return Case(problem=problem, facts=facts, space=thinned(whole, generator, most=many(250, 3000)))
 
 
 def test_answers_equal_brute_force() -> None:

@@ -95,7 +95,7 @@ def test_joint_never_loses(seed: int) -> None:
     case = pipelined_case(seed)
     capacity = effective_memory(case.problem.cluster)
     try:
-        best = find(case.problem, case.space, case.facts, capacity=capacity, top=1)
+        best = find(case.problem, case.space, case.facts, capacity=capacity, top=1, hints=False)
     except InfeasibleError:
         pytest.skip("nothing fits")
     answer = find_joint(case.problem, case.space, case.facts, capacity=capacity)

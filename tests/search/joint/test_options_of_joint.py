@@ -36,7 +36,7 @@ def case_of(seed: int) -> tuple[Case, int]:
     space = with_options(standard_space(problem, facts), searched_options(problem))
     whole = effective_memory(problem.cluster)
     try:
-        best = find(problem, space, facts, capacity=whole, top=1)
+        best = find(problem, space, facts, capacity=whole, top=1, hints=False)
     except InfeasibleError:
         return Case(problem=problem, facts=facts, space=space), whole
     capacity = int(best.prediction.reserved_bytes * generator.choice((0.8, 0.95, 1.0, 1.3)))
@@ -46,7 +46,7 @@ def case_of(seed: int) -> tuple[Case, int]:
 def best_grid_of(case: Case, space: Space, *, capacity: int) -> float:
     """Seconds of the best grid under one value of each option, inf where none fits."""
     try:
-        return find(case.problem, space, case.facts, capacity=capacity, top=1).certificate.best_s
+        return find(case.problem, space, case.facts, capacity=capacity, top=1, hints=False).certificate.best_s
     except InfeasibleError:
         return float("inf")
 
