@@ -9,14 +9,17 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
+from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.expression import parse_cluster
 from shardwright.search.frames import Frame
 from shardwright.search.mixed.bound import covers
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.meshes import StageMesh
-from shardwright.search.mixed.pattern import LAYER
+from shardwright.search.mixed.pattern import AFTER, BEFORE, LAYER
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
-from shardwright.search.mixed.recompute import ROLES
+from shardwright.search.mixed.recompute import FIRST, LAST, ROLES, Sharers, static_bytes
+from shardwright.search.mixed.recompute import _room as room_of
+from shardwright.search.mixed.tables import MODES
 from shardwright.search.mixed.terms import Ground, Terms, first_frames, layers_that_fit, split
 from shardwright.search.mixed.values import best_cut, most_above
 from shardwright.simulator.simulate import simulate_plan
@@ -307,3 +310,36 @@ def test_sums_of_layers_that_several_classes_hold_pass_the_cards_of_the_emptiest
     some = ground.terms(replace(frame, sole=(1,)))
     assert (some.reduce[rows] == base.reduce[rows]).all()
     assert (some.reduce[table.pool == 0, LAYER] >= known.reduce[table.pool == 0, LAYER]).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_recompute_of_a_stage_is_the_cheapest_that_fits(seed: int) -> None:
+    """Against every number of layers that run again in full and of those that do selectively; no other stage has a last one's flights."""
+    generator = random.Random(seed)
+    problem = mixed_problem(generator)
+    # With little memory every choice occurs: nothing runs again, some layers do, nothing fits.
+    little = tuple(replace(g, kind=_with_memory(g.kind, generator.choice((0.02, 0.05, 0.1, 1.0)))) for g in problem.cluster.groups)
+    ground = Ground.of(replace(problem, cluster=replace(problem.cluster, groups=little)))
+    table, several = ground.table, generator.random() < 0.5
+    sharers = Sharers(members=(4,) * len(table.meshes), replicas=4, several=several)
+    found, static = ground.redone(sharers), static_bytes(table, sharers)
+    rooms = [[room_of(ground.problem, table, static, role, mode, several=several) for mode in range(MODES)] for role in range(ROLES)]
+    seen = set()
+    for _ in range(150):
+        row, role, n = generator.randrange(table.several), generator.randrange(ROLES), generator.randint(0, table.layers)
+        flight = 1 if role & LAST else generator.randint(1, found.seconds.shape[2])
+        ends = sum(table.saved[row, part, 0] for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit)
+        plain, some, full = table.saved[row, LAYER]
+        best = float("inf")
+        for x in range(n + 1):
+            for y in range(n - x + 1):
+                use = flight * (ends + (n - x - y) * plain + y * some + x * full) + n * static[row, LAYER]
+                if use <= rooms[role][2 if x else min(y, 1)][row]:
+                    best = min(best, x * table.again[row, 2] + y * table.again[row, 1])
+        assert found.seconds[row, role, flight - 1, n] == pytest.approx(best, rel=1e-9)
+        seen.add((best > 0) + (best == float("inf")))
+    assert len(seen) > 1
+
+
+def _with_memory(kind: NodeKind, share: float) -> NodeKind:
+    return replace(kind, accelerator=replace(kind.accelerator, memory_bytes=int(kind.accelerator.memory_bytes * share)))

@@ -24,7 +24,8 @@ MOST_STAGES = 32
 class Redone(NamedTuple):
     """The cheapest recompute under which stages fit: (rows of several stages, roles, in flight, layers + 1).
 
-    seconds: that it adds to a microbatch's backward; inf = nothing fits. full: layers that run again whole, the first ones. selective: of
+    seconds: that it adds to a microbatch's backward; inf = nothing fits, or the last stage with more than one microbatch in flight, which
+    it never has. full: layers that run again whole, the first ones. selective: of
     the next ones, those whose attention core does. whole, whole_full, whole_selective: the same of a stage of all layers, of (rows of one
     stage,).
     """
@@ -86,8 +87,10 @@ def _cheapest(
     plain, some, full = saved[row, 0], saved[row, 1], saved[row, 2]
     best, best_full, best_selective = np.inf, 0, 0
     saves = flight * (plain - some)
+    # Where layers keep least if they run again whole, more of them fit than under any other choice: all or none.
+    hopeless = full <= some and flight * (ends[role, row] + n * full) > rooms[role, 2, row] - n * static[row]
     for x in range(n + 1):
-        if x * again[row, 2] >= best:
+        if x * again[row, 2] >= best or (x > 0 and hopeless):
             break
         use = flight * (ends[role, row] + (n - x) * plain + x * full)
         if use <= rooms[role, 2 if x else 0, row] - n * static[row]:
@@ -107,7 +110,8 @@ def _least(found: Redone, rooms: FloatArray, static: FloatArray, ends: FloatArra
     rows, roles, flights, sizes = found.seconds.shape
     for row in range(rows):
         for role in range(roles):
-            for flight in range(1, flights + 1):
+            # Behind the last stage there is no other, so it has one microbatch in flight.
+            for flight in range(1, 2 if role & LAST else flights + 1):
                 for n in range(sizes):
                     at = row, role, flight - 1, n
                     found.seconds[at], found.full[at], found.selective[at] = _cheapest(
