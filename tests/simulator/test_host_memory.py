@@ -27,6 +27,7 @@ from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate
 from shardwright.strategy.grid.facts import lone_stages
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
+from shardwright.strategy.text.parser import parse_plan
 from shardwright.units import GIB
 from tests.jobs import training_job
 from tests.program.small import cluster_of, problem_of
@@ -251,6 +252,33 @@ def test_zero3_on_one_rank_keeps_what_waits_in_host_memory(runtime: str, option:
     rate = problem.cluster.node.host.pcie.achieved
     microbatches = problem.job.global_batch
     assert done.step_time_s - plain.step_time_s > 1.5 * microbatches * 2 * problem.model.num_parameters / rate
+
+
+TWO_LANES = """plan two devices 4
+options param_offload=on
+zero all: all/all/all lanes=a gather=use reduce=microbatch unit=dim0
+zero all: all/all/all lanes=b gather=use reduce=microbatch unit=dim0
+lane a samples {samples} in 1
+  stages embed+8+head on 0
+    all = b2
+lane b samples {samples} in 1
+  stages embed+8+head on 2
+    all = b2
+order 1f1b(a)
+order 1f1b(b)
+"""
+
+
+def test_shards_of_lanes_that_share_for_themselves_wait_in_host_memory_too() -> None:
+    """Each lane has all parameters once, on the host of its own node, whoever has their optimizer states."""
+    problem = small("deepspeed")
+    done = simulate_plan(problem, parse_plan(TWO_LANES.format(samples=problem.job.global_batch // 2)))
+    (host,) = done.host_memory
+    assert (host.nodes, host.devices) == (2, 2)
+    assert dict(host.items)["parameters"] == pytest.approx(2 * problem.model.num_parameters, rel=1e-4)
+    # What a device makes whole is all that it has of them: embedding and head, the layer at work and the next one.
+    ends, layer = 2 * problem.model.vocab * problem.model.hidden, problem.model.num_parameters / 8
+    assert dict(done.memory[0].items)["parameters"] < 2 * (ends + 2 * layer)
 
 
 def test_zero_on_one_rank_is_none_where_nothing_waits_in_host_memory() -> None:

@@ -128,7 +128,7 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
         # What a search sets to the runtime's own value is not set.
         options = ordered(pair for pair in {**dict(numeric), **dict(best.grid.options)}.items() if pair not in problem.runtime.own)
         starts = [(replace(best.grid, options=options), best.prediction.step_time_s), *((other, s) for _, other, s in changes[:1])]
-        if now is not None and fullest(now.prediction).reserved <= capacity:
+        if now is not None and now.prediction.fits and fullest(now.prediction).reserved <= capacity:
             starts.insert(0, (grid, now.prediction.step_time_s))
         found, seconds = _everything(problem, starts, capacity=capacity)
         whole = _change(problem, request, launch, print_grid(found), found, seconds, now)

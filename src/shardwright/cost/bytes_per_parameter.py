@@ -37,7 +37,9 @@ def shard_bytes(problem: Problem) -> float:
 
 
 def frozen_shard_bytes(problem: Problem) -> float:
-    """Bytes of a frozen parameter's ZeRO-3 shard on the device: no optimizer has a copy of it. Left out: a base that is kept in fp32."""
+    """Bytes on the device of a parameter's ZeRO-3 shard that no optimizer state of the device's own has a copy of, as of a frozen one. Left
+    out: a base that is kept in fp32.
+    """
     return 0.0 if problem.runtime.parameters_on_host else problem.job.parameter.bits / 8
 
 

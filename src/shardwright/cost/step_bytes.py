@@ -121,17 +121,18 @@ class Cuts(NamedTuple):
         result: IntArray = (-(-self.elements // self.degrees[level - 1])).sum(axis=1)
         return result
 
-    def shards(self, *, width: float, beside: float, master: bool) -> FloatArray:
-        """(r,) bytes of the parameters' shards.
+    def shards(self, *, width: float, alone: float, beside: float, master: bool) -> FloatArray:
+        """(r,) bytes of the parameters' shards on the device.
 
         A master copy stands for the shard where it is of the same elements. Where optimizer states are of elements outside the shard, and
         have no master copy, their values are kept too.
 
         Args:
-            width: bytes of an element; beside: of one that optimizer states of the device's own go with. master: they have a master copy.
+            width: bytes of an element. alone: of one of a shard; beside: of one that optimizer states of the device's own go with.
+            master: they have a master copy.
         """
         parameters, states = -(-self.elements // self.degrees[2]), -(-self.elements // self.degrees[0])
-        each = np.where(self.apart | (self.degrees[0] != self.degrees[2]), width, beside)
+        each = np.where(self.apart | (self.degrees[0] != self.degrees[2]), alone, beside)
         values = self.apart * (0.0 if master else width)
         return np.asarray((parameters * each + states * values).sum(axis=1), dtype=np.float64)
 
@@ -195,9 +196,10 @@ def state_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) 
     prefetch, width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8
     gathered = plain(gathered_elements)(ends.astype(np.float64), largest.astype(np.float64), prefetch)
     whole = cuts.elements.sum(axis=1)
-    shards = cuts.shards(width=width, beside=shard_bytes(problem), master=problem.optimizer.master is not None)
+    cut_width, alone = shard_bytes(problem), frozen_shard_bytes(problem)
+    shards = cuts.shards(width=width, alone=alone, beside=cut_width, master=problem.optimizer.master is not None)
     held = whole.astype(np.float64), shards, frozen.astype(np.float64)
-    cut_frozen = frozen_shard_bytes(problem) if choices.zero == 3 else width
+    cut_frozen = alone if choices.zero == 3 else width
     parameters = plain(parameter_bytes)(choices.zero, *held, gathered, width, 1.0, cut_frozen).astype(np.int64)
     if choices.zero < 3 and sync.narrow[:, row].any():
         few: IntArray = by_rank @ sync.narrow[:, row]
@@ -231,9 +233,7 @@ def host_state_bytes(problem: Problem, choices: Choices, cuts: Cuts) -> Items:
         ("gradients", held * runtime.host_gradient_bytes * choices.offload // 100),
     ]
     if runtime.parameters_on_host and choices.zero == 3:
-        whole = cuts.shards(width=float(width), beside=float(width), master=True)
-        here = cuts.shards(width=float(width), beside=0.0, master=True)
-        items.append(("parameters", (whole - here).astype(np.int64) + cuts.frozen_held * width))
+        items.append(("parameters", (cuts.held(3) + cuts.frozen_held) * width))
     offloaded = np.add.reduce([values for _, values in items])
     items.append(("buffers", offloaded * runtime.host_buffer_percent // 100))
     return tuple([(name, values) for name, values in items if values.any()])

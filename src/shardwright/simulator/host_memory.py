@@ -28,7 +28,7 @@ def host_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[
     A node needs the sum over its devices of each device's own peak: devices of one node do not peak later than the sum says. Left out: what
     a process takes in host memory by itself (its Python, its libraries, the driver's context), the data loader, and the page cache.
     """
-    if not _may_offload(problem.runtime, program.plan):
+    if not may_offload(problem.runtime, program.plan):
         return ()
     found = [(one.devices, items) for one in program.classes if (items := _class_bytes(program, costs, one))]
     if not found:
@@ -38,7 +38,7 @@ def host_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[
     return _alike(problem.cluster, names, held, working)
 
 
-def _may_offload(runtime: Runtime, plan: Plan) -> bool:
+def may_offload(runtime: Runtime, plan: Plan) -> bool:
     """Whether a plan, or what the runtime does by itself, keeps anything in host memory: most do not, and need no look at their devices."""
     if runtime.parameters_on_host or runtime.checkpoints_on_host or runtime.host_outputs:
         return True

@@ -31,7 +31,7 @@ from shardwright.program.stages.holdings import HeldParameters, Holdings, Summin
 from shardwright.program.stages.parts import Segment, StageParts, plan_stages, working_devices
 from shardwright.program.stages.traits import Grouping
 from shardwright.simulator.device_memory import plan_memory
-from shardwright.simulator.host_memory import host_memory
+from shardwright.simulator.host_memory import host_memory, may_offload
 from shardwright.simulator.kernel.events import simulate
 from shardwright.simulator.prediction import HostMemory, StageMemory
 from shardwright.simulator.room import ACTION_BYTES, num_actions, require_room
@@ -374,6 +374,12 @@ def _plan_of(model: Same[Model], grid: Grid, global_batch: int, lone: LoneStages
 def simulate_grid(problem: Problem, grid: Grid) -> SimulatedPlan:
     """Tier S of a grid: of the plan that it is."""
     return simulate_plan(problem, plan_of_grid(problem, grid), verified=True)
+
+
+def fits_hosts(problem: Problem, plan: Plan) -> bool:
+    """Whether every node has room for what its devices offload under a plan; its time is not looked at."""
+    own = under(problem, plan.options)
+    return not may_offload(own.runtime, plan) or not any(host.lacking for host in host_memory(own, *lower(problem, plan)))
 
 
 def footprint_of_grid(problem: Problem, grid: Grid) -> tuple[tuple[StageMemory, ...], tuple[HostMemory, ...]]:

@@ -29,7 +29,7 @@ from shardwright.search.exact.stage_prices import StagePrices, shape_bounds
 from shardwright.search.exact.trees import Node, TreeSpace, labelled_trees, split_on, tree_placements
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.order import Action, Kind, Table
-from shardwright.strategy.plan.plan import ALL, Plan, Shards
+from shardwright.strategy.plan.plan import ALL, Plan, Shards, State
 from shardwright.strategy.text.notation import print_plan
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.strategy.verify.check import verify
@@ -185,6 +185,32 @@ def test_models_that_are_left_out_are_named(name: str, rule: str) -> None:
     with pytest.raises(StrategyError) as error:
         find_exact(problem, ExactSpace())
     assert error.value.rule == rule
+
+
+def test_a_plan_whose_offloaded_states_exceed_the_host_is_not_found() -> None:
+    """Two replicas keep their states on the host of one node, each all of them; stages keep them once."""
+    space = ExactSpace(
+        trees=TreeSpace(dims=(Dim.BATCH,)), microbatches=(1,), max_stages=2, shards=(Shards(host=((State.OPTIMIZER, 100),)),)
+    )
+    drawn = small_problem("a100-sxm-80gb:2", batch=2)
+    (group,) = drawn.cluster.groups
+    # Over a fast link, so that two replicas are faster.
+    fast = replace(group.kind.host, pcie=replace(group.kind.host.pcie, bandwidth=1e15), memory_bandwidth=1e15)
+
+    def with_host(**changed: int) -> Problem:
+        own = replace(group, kind=replace(group.kind, host=replace(fast, **changed)))  # type: ignore[arg-type]
+        return replace(drawn, cluster=replace(drawn.cluster, groups=(own,)))
+
+    problem = with_host()
+    found = find_exact(problem, space)
+    (host,) = simulate_plan(problem, found.plan).host_memory
+    tight = with_host(memory_bytes=host.need - 1)
+    answer = find_exact(tight, space)
+    done = simulate_plan(tight, answer.plan)
+    assert done.fits
+    assert done.step_time_s == answer.step_time_s > found.step_time_s
+    assert accounted(answer.certificate) == answer.certificate.enumerated
+    assert answer.certificate.infeasible > found.certificate.infeasible
 
 
 def test_trees_by_hand() -> None:

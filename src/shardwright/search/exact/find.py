@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import asdict, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf, prod
 
 import numpy as np
@@ -33,6 +33,7 @@ from shardwright.search.limit import Limit, limit_of
 from shardwright.search.simulation import Simulation
 from shardwright.search.standing import standing
 from shardwright.search.universal import universal_seconds
+from shardwright.simulator.simulate import fits_hosts
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
 
@@ -179,7 +180,7 @@ def _refine(problem: Problem, space: ExactSpace, priced: _Priced, shape: int, *,
     def plan_of(order: IntArray) -> Plan:
         return plan_of_stages(problem, options, microbatches=microbatches, order=order, shards=space.shards)
 
-    run_orders(tasks, orders, jitter=priced.jitter, best=best, counts=counts, plan_of=plan_of)
+    run_orders(tasks, orders, jitter=priced.jitter, best=best, counts=counts, plan_of=plan_of, fits=partial(fits_hosts, problem))
 
 
 def _answer(problem: Problem, space: ExactSpace, plan: Plan, seconds: float, counts: Counts, lower: float) -> ExactAnswer:

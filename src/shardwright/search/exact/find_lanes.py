@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from math import inf, prod
 
@@ -33,7 +34,7 @@ from shardwright.search.exact.walk import Progress, best_first, run_orders
 from shardwright.search.limit import Limit
 from shardwright.search.standing import standing
 from shardwright.simulator.device_memory import plan_memory
-from shardwright.simulator.simulate import lower
+from shardwright.simulator.simulate import fits_hosts, lower
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
 
@@ -164,7 +165,7 @@ def _refine(problem: Problem, space: ExactSpace, dealt: _Dealt, flat: int, *, be
     def plan_of(order: IntArray) -> Plan:
         return plan_of_lanes(problem, space, lanes, samples=deal.samples, order=order)
 
-    run_orders(tasks, orders, jitter=dealt.jitter, best=best, counts=counts, plan_of=plan_of)
+    run_orders(tasks, orders, jitter=dealt.jitter, best=best, counts=counts, plan_of=plan_of, fits=partial(fits_hosts, problem))
 
 
 def plan_of_lanes(

@@ -29,6 +29,7 @@ from shardwright.program.stages.parts import StageParts, plan_stages
 from shardwright.schedules.table import B, F
 from shardwright.search.exact.trees import tree_placements
 from shardwright.simulator.device_memory import plan_memory
+from shardwright.simulator.host_memory import host_memory
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Named
 from shardwright.strategy.plan.plan import Plan, Shards
@@ -215,7 +216,9 @@ def _around(problem: Problem, stage: Stage, *, first: int, end: int, microbatche
 
 
 def _room(problem: Problem, plan: Plan, costs: StageCosts, parts: StageParts, *, microbatches: int) -> int:
-    """Most microbatches in flight under which no family's peak exceeds its devices' memory; 0 = not even one."""
+    """Most microbatches in flight under which no family's peak exceeds its devices' memory, nor what the stage offloads its nodes'; 0 = not
+    even one.
+    """
     capacity = capacities(problem.cluster)
     alone = replace(plan, lanes=(replace(plan.lanes[0], stages=plan.lanes[0].stages[:1]),))
     rows = flight_rows((parts.devices,), microbatches, flying=microbatches)
@@ -223,8 +226,10 @@ def _room(problem: Problem, plan: Plan, costs: StageCosts, parts: StageParts, *,
     shape = TaskShape(tied={}, pieces={}, coupled={}, holders={}, gathers=False, blocking=False, reduces_last=False)
     program = lower_plan(alone, stages=((parts,),), rows=rows, classes=classes, edges=(), shape=shape)
     for flying in range(microbatches, 0, -1):
-        memory = plan_memory(problem, replace(program, rows=flight_rows((parts.devices,), microbatches, flying=flying)), costs)
-        if all(m.reserved <= capacity[c.devices[0]] for m, c in zip(memory, classes, strict=True)):
+        flown = replace(program, rows=flight_rows((parts.devices,), microbatches, flying=flying))
+        memory = plan_memory(problem, flown, costs)
+        hosts = host_memory(problem, flown, costs)
+        if all(m.reserved <= capacity[c.devices[0]] for m, c in zip(memory, classes, strict=True)) and not any(h.lacking for h in hosts):
             return flying
     return 0
 

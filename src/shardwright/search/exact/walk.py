@@ -42,19 +42,31 @@ def best_first(
 
 
 def run_orders(
-    tasks: ShapeTasks, orders: IntArray, *, jitter: float, best: Best, counts: Counts, plan_of: Callable[[IntArray], Plan]
+    tasks: ShapeTasks,
+    orders: IntArray,
+    *,
+    jitter: float,
+    best: Best,
+    counts: Counts,
+    plan_of: Callable[[IntArray], Plan],
+    fits: Callable[[Plan], bool],
 ) -> None:
     """Longest paths of all orders of a shape, then the steps of those whose path is below the best.
 
     Args:
         orders: (orders, stages, 2 m) actions, as `ShapeTasks.finish` takes them. jitter: factor on a step, of the devices that work.
+        fits: the nodes of a plan have room for what it offloads, all stages together.
     """
     paths = tasks.finish(orders, contended=False) / PICOSECONDS_PER_SECOND * jitter
     for place in np.argsort(paths, kind="stable"):
         if paths[place] >= best.seconds:
             counts.bounded_b1 += 1
             continue
-        counts.simulated += 1
         step = int(tasks.finish(orders[place : place + 1], contended=True)[0]) / PICOSECONDS_PER_SECOND * jitter
-        if step < best.seconds:
-            best.seconds, best.plan = step, plan_of(orders[place])
+        plan = plan_of(orders[place]) if step < best.seconds else None
+        if plan is not None and not fits(plan):
+            counts.infeasible += 1
+            continue
+        counts.simulated += 1
+        if plan is not None:
+            best.seconds, best.plan = step, plan

@@ -385,7 +385,7 @@ def _option_values(name: str, words: Iterable[str]) -> tuple[str, ...]:
     return values
 
 
-_EXAMPLES = {"order": "tp-cp-ep-dp-pp", "schedule": "1f1b", "recompute": "none"}
+_EXAMPLES = {"order": "tp-cp-ep-dp-pp", "schedule": "1f1b", "recompute": "none", "offload": "100"}
 _LARGEST = {"sp": 1, "gather": 1, "zero": 3, "offload": 100}
 _FROM_ZERO = ("sp", "gather", "zero", "shard", "recompute_layers", "offload", "first", "last")
 
@@ -409,7 +409,10 @@ def _typed(axis: str, word: str) -> Value:
         return word
     least, most = 0 if axis in _FROM_ZERO else 1, _LARGEST.get(axis, MAX_DEGREE)
     if not (word.isascii() and word.isdigit() and len(word) <= 10 and least <= int(word) <= most):
-        raise UsageError(f"{axis}={word[:40]} is not a whole number from {least} to {most}", hint=f"for example {axis}={max(least, 1)}")
+        raise UsageError(
+            f"{axis}={word[:40]} is not a whole number from {least} to {most}",
+            hint=f"for example {axis}={_EXAMPLES.get(axis, max(least, 1))}",
+        )
     return int(word)
 
 

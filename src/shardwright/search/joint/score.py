@@ -15,7 +15,7 @@ from shardwright.schedules.table import ActionTable
 from shardwright.search.joint.member import JointPlan, compose
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
 from shardwright.search.joint.write import general_plan
-from shardwright.simulator.simulate import SimulatedPlan, simulate_plan
+from shardwright.simulator.simulate import SimulatedPlan, fits_hosts, simulate_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,9 @@ def path_score(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> Scored
 
 
 def evaluate(problem: Problem, scored: Scored) -> Scored:
-    """The simulation (S) of a scored plan."""
-    result = simulate_plan(problem, general_plan(problem, scored.plan))
+    """The simulation (S) of a scored plan; none, and endless, where its nodes have no room for what it offloads."""
+    plan = general_plan(problem, scored.plan)
+    if not fits_hosts(problem, plan):
+        return replace(scored, seconds=float("inf"))
+    result = simulate_plan(problem, plan)
     return replace(scored, seconds=result.step_time_s, need=tuple(m.reserved for m in result.memory), result=result)

@@ -21,7 +21,7 @@ from shardwright.search.mixed.likely import likely_later
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.terms import Ground
-from shardwright.simulator.simulate import SimulatedPlan, simulate_plan
+from shardwright.simulator.simulate import SimulatedPlan, fits_hosts, simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
 Lanes = list[tuple[int, int, int]]
@@ -177,10 +177,10 @@ def candidate(market: Market, lanes: Lanes, limit_s: float, options: Options) ->
 def simulated(problem: Problem, plan: Plan) -> SimulatedPlan | None:
     """A plan's step; None = it does not fit, or says what lowering leaves out."""
     try:
-        done = simulate_plan(problem, plan)
+        done = simulate_plan(problem, plan) if fits_hosts(problem, plan) else None
     except ShardwrightError:
         return None
-    return done if done.fits else None
+    return done if done is not None and done.fits else None
 
 
 def simulated_there(stock: Stock, asked: Simulating) -> SimulatedStep | None:

@@ -13,6 +13,7 @@ from shardwright.cost.terms import activation_room, gathered_elements
 from shardwright.program.problem import Problem
 from shardwright.search.mixed.pattern import AFTER, BEFORE, LAYER
 from shardwright.search.mixed.tables import MODES, StageTable
+from shardwright.strategy.grid.rules import MAX_STAGE
 
 FIRST, LAST = 1, 2
 """Roles of a stage, added: it holds what stands before the first layer, or behind the last one."""
@@ -67,8 +68,25 @@ def least_recompute(problem: Problem, table: StageTable, sharers: Sharers) -> Re
     several = [np.full(shape, np.inf), *(np.zeros(shape, dtype=np.int64) for _ in range(2))]
     whole = [np.full(alone, np.inf), *(np.zeros(alone, dtype=np.int64) for _ in range(2))]
     found = Redone(*several, *whole)
-    _least(found, rooms, static[:, LAYER], ends, np.ascontiguousarray(table.saved[:, LAYER]), table.again)
+    host = _host(problem, table, sharers)
+    _least(found, rooms, static[:, LAYER], ends, np.ascontiguousarray(table.saved[:, LAYER]), table.again, host)
     return found
+
+
+def _host(problem: Problem, table: StageTable, sharers: Sharers) -> FloatArray:
+    """(rows, 4) bytes of host memory: of a layer's shards of parameters, of a layer that is recomputed selectively and of one in full in
+    each microbatch in flight, and the part of a stage's device of what its node has; inf where nobody says how much.
+
+    A stage lies in one node. Leaves out embeddings and heads, and the other stages of the node: both only add.
+    """
+    runtime, kinds = problem.runtime, [group.kind for group in problem.cluster.groups]
+    memory = np.array([float(kind.host.memory_bytes) or np.inf for kind in kinds])
+    shards = np.zeros(len(table))
+    if runtime.parameters_on_host:
+        width = problem.job.parameter.bits // 8 * (1.0 + runtime.host_buffer_percent / 100.0) * (1.0 - 1e-9)
+        for row in np.flatnonzero(table.zero == MAX_STAGE).tolist():
+            shards[row] = width * _shared_elements(table, sharers, row)[LAYER]
+    return np.stack([shards, table.parked[:, 1], table.parked[:, 2], memory[table.pool] / table.size], axis=1)
 
 
 @inner
@@ -82,8 +100,10 @@ def _cheapest(
     ends: FloatArray,
     saved: FloatArray,
     again: FloatArray,
+    host: FloatArray,
 ) -> tuple[float, int, int]:
     """Seconds, layers in full and selective ones of a stage of n layers."""
+    host_room = host[row, 3] - n * host[row, 0]
     plain, some, full = saved[row, 0], saved[row, 1], saved[row, 2]
     best, best_full, best_selective = np.inf, 0, 0
     saves = flight * (plain - some)
@@ -91,6 +111,9 @@ def _cheapest(
     hopeless = full <= some and flight * (ends[role, row] + n * full) > rooms[role, 2, row] - n * static[row]
     for x in range(n + 1):
         if x * again[row, 2] >= best or (x > 0 and hopeless):
+            break
+        left = host_room - flight * x * host[row, 2]
+        if left < 0.0:
             break
         use = flight * (ends[role, row] + (n - x) * plain + x * full)
         if use <= rooms[role, 2 if x else 0, row] - n * static[row]:
@@ -100,13 +123,15 @@ def _cheapest(
             continue
         wanted = max(np.ceil(over / saves - 1e-9), 1.0)
         spent = x * again[row, 2] + wanted * again[row, 1]
-        if wanted <= n - x and spent < best:
+        if wanted <= n - x and spent < best and flight * wanted * host[row, 1] <= left:
             best, best_full, best_selective = spent, x, int(wanted)
     return best, best_full, best_selective
 
 
 @allocation_free
-def _least(found: Redone, rooms: FloatArray, static: FloatArray, ends: FloatArray, saved: FloatArray, again: FloatArray) -> None:
+def _least(
+    found: Redone, rooms: FloatArray, static: FloatArray, ends: FloatArray, saved: FloatArray, again: FloatArray, host: FloatArray
+) -> None:
     rows, roles, flights, sizes = found.seconds.shape
     for row in range(rows):
         for role in range(roles):
@@ -115,11 +140,11 @@ def _least(found: Redone, rooms: FloatArray, static: FloatArray, ends: FloatArra
                 for n in range(sizes):
                     at = row, role, flight - 1, n
                     found.seconds[at], found.full[at], found.selective[at] = _cheapest(
-                        n, flight, row, role, rooms, static, ends, saved, again
+                        n, flight, row, role, rooms, static, ends, saved, again, host
                     )
     for place in range(len(found.whole)):
         found.whole[place], found.whole_full[place], found.whole_selective[place] = _cheapest(
-            sizes - 1, 1, rows + place, FIRST | LAST, rooms, static, ends, saved, again
+            sizes - 1, 1, rows + place, FIRST | LAST, rooms, static, ends, saved, again, host
         )
 
 
@@ -144,22 +169,35 @@ def static_bytes(table: StageTable, sharers: Sharers) -> FloatArray:
 
 def _sharded_bytes(table: StageTable, sharers: Sharers, which: IntArray) -> FloatArray:
     """(which, parts) the same of rows of lanes that shard among as many replicas as there may be, or are known of."""
-    replicas = np.minimum(table.room, max(sharers.replicas, 2))
-    for row, many in sharers.lanes:
-        replicas[row] = many
-    found = []
+    replicas, found = _replicas(table, sharers), []
     for row in which.tolist():
         pair, facts = int(table.pairs[row]), table.facts[table.pool[row]]
         members, many = int(replicas[row]) * table.mesh(row).dp, int(replicas[row])
         dense, experts = table.elements[pair], table.experts[pair]
         states = dense / sharers.members[pair] + experts / sharers.replicas
         shared, whole, still = dense / members + experts / many, dense + experts, table.frozen[pair] * facts.parameter_bytes
-        width = facts.parameter_bytes if sharers.apart else facts.shard_bytes
+        width = facts.frozen_shard_bytes if sharers.apart else facts.shard_bytes
         parameters = shared * width + table.still[pair] / members * facts.frozen_shard_bytes if table.zero[row] == 3 else None
         held = whole * facts.parameter_bytes + still if parameters is None else parameters
         kept = facts.state_bytes * states * np.array([1.0, not table.tied, not table.tied])
         found.append(held + shared * facts.gradient_bytes + kept)
     return np.array(found)
+
+
+def _replicas(table: StageTable, sharers: Sharers) -> IntArray:
+    """(rows,) replicas that a lane of each row shards among: as many as there may be, or as are known of."""
+    replicas = np.minimum(table.room, max(sharers.replicas, 2))
+    for row, many in sharers.lanes:
+        replicas[row] = many
+    return np.asarray(replicas)
+
+
+def _shared_elements(table: StageTable, sharers: Sharers, row: int) -> FloatArray:
+    """(parts,) elements of a ZeRO-3 lane's parameters, frozen ones too, of which one device has the shard."""
+    pair, many = int(table.pairs[row]), int(_replicas(table, sharers)[row])
+    members = many * table.mesh(row).dp
+    found: FloatArray = (table.elements[pair] + table.still[pair]) / members + table.experts[pair] / many
+    return found
 
 
 def gathered_bytes(table: StageTable, role: int) -> FloatArray:

@@ -36,7 +36,8 @@ class StageTable:
         pattern: of the model's layers; a layer below is one of its units. pool, tp: of each row; size: devices of a stage; mbs: samples
             of a microbatch of a replica; pairs: the place of its pool and mesh among all such (`meshes`).
         seconds: (rows, parts, 2) of a forward and a backward. again: (rows, modes) that recompute adds to a layer's backward.
-        saved: (rows, parts, modes) bytes that a microbatch keeps. made: (rows, modes) bytes that a layer's backward makes again.
+        saved: (rows, parts, modes) bytes that a microbatch keeps; parked: (rows, modes) of a layer in host memory. made: (rows, modes)
+            bytes that a layer's backward makes again.
         logits, logits_blocks, overlap: (rows,) bytes. workspace, buffers: (rows,) of token dispatch.
         elements: (pairs, parts) trained parameters of one device, but for experts. experts: of experts. frozen: those that are held and not
             updated; still: of them those without a gradient. tied: of the last part's elements, held by the first one's owner too.
@@ -58,6 +59,7 @@ class StageTable:
     seconds: FloatArray
     again: FloatArray
     saved: FloatArray
+    parked: FloatArray
     made: FloatArray
     logits: FloatArray
     logits_blocks: FloatArray
@@ -202,6 +204,7 @@ def _plain_rows(own: Problem, pool: Pool, counts: IntArray, some: list[tuple[Sta
         "seconds": np.einsum("pb,kbn->npk", counts, both),
         "again": np.einsum("b,mbn->nm", counts[LAYER], again),
         "saved": np.einsum("pb,bmn->npm", counts, saved),
+        "parked": np.einsum("b,bmn->nm", counts[LAYER], table.host_bytes[:, :MODES].astype(np.float64)),
         "made": made.T.astype(np.float64),
         "logits": table.logits_bytes.astype(np.float64),
         "logits_blocks": table.logits_blocks.astype(np.float64),
