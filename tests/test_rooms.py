@@ -57,6 +57,20 @@ def test_texts(names: rooms.Names, text: str, then: str) -> None:
     assert names.in_text(text) == then
 
 
+def test_a_page_names_modules_without_their_ending(names: rooms.Names) -> None:
+    text = "`cost/tiles` and (cost/bounds), not other/cost/tiles or cost/tiles.md."
+    assert (
+        names.in_page(text)
+        == "`cost/kernels/tile_quantization` and (cost/bounds/closed_form_bounds), not other/cost/tiles or cost/tiles.md."
+    )
+
+
+def test_signatures_keep_their_order() -> None:
+    text = (rooms.SOURCE / "kernel_signatures.json").read_text(encoding="utf-8")
+    assert rooms._sorted_entries(text) == text
+    assert rooms._sorted_entries('{\n "b": [\n  1\n ],\n "a": [\n  2\n ]\n}\n') == '{\n "a": [\n  2\n ],\n "b": [\n  1\n ]\n}\n'
+
+
 def test_circles_are_found() -> None:
     assert rooms.circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
     edges = {"p.a.x": {"p.b.y"}, "p.b.z": {"p.a.w"}}

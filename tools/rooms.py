@@ -35,8 +35,9 @@ TEXTS: Final = frozenset({".py", ".md", ".toml", ".json", ".txt", ".csv", ".yml"
 """Endings of files in which names of modules are rewritten."""
 DOTTED: Final = re.compile(r"(?<![\w./-])(?:shardwright|tests)(?:\.\w+)+")
 PATH: Final = re.compile(r"(?<![\w./-])((?:\.\./)*)([\w-]+(?:/[\w.-]+)*\.py)\b")
-"""Dotted names, and paths with what leads up from a page's folder."""
-UNTOUCHED: Final = ("tools/rooms", "CHANGELOG.md", "changelog.d/", "benchmarks/published/", "tests/lock/")
+BARE: Final = re.compile(r"(?<![\w./-])[a-z_]+(?:/[a-z0-9_]+)+(?![\w/-]|\.\w)")
+"""Dotted names; paths with what leads up from a page's folder; and paths of modules as pages write them, `cost/tiles`."""
+UNTOUCHED: Final = ("tools/rooms", "CHANGELOG.md", "changelog.d/", "benchmarks/published/", "tests/lock/", "docs/decisions/0027")
 """Files that say what was, or are data."""
 
 
@@ -232,6 +233,11 @@ class Names:
         text = DOTTED.sub(self._dotted_name, text)
         return PATH.sub(lambda found: found[1] + self.paths.get(found[2], found[2]), text)
 
+    def in_page(self, text: str) -> str:
+        """A page with new names, modules without their ending among them."""
+        bare = {old.removesuffix(".py"): new.removesuffix(".py") for old, new in self.paths.items()}
+        return BARE.sub(lambda found: bare.get(found[0], found[0]), self.in_text(text))
+
     def _dotted_name(self, found: re.Match[str]) -> str:
         parts = found[0].split(".")
         for length in range(len(parts), 1, -1):
@@ -291,7 +297,12 @@ def move(table: Mapping[str, str], made: Mapping[str, str]) -> None:
     for path in tracked():
         text = path.read_text(encoding="utf-8")
         name = known.get(path, _dotted(str(path.relative_to(ROOT))))
-        new = names.in_code(text, name, path.name == "__init__.py") if path.suffix == ".py" else names.in_text(text)
+        if path.suffix == ".py":
+            new = names.in_code(text, name, path.name == "__init__.py")
+        else:
+            new = names.in_page(text) if path.suffix == ".md" else names.in_text(text)
+        if path.name == "kernel_signatures.json":
+            new = _sorted_entries(new)
         if new != text:
             path.write_text(new, encoding="utf-8")
             changed += 1
@@ -302,6 +313,13 @@ def move(table: Mapping[str, str], made: Mapping[str, str]) -> None:
     say(f"{len(table)} modules and {len(names.tests)} tests moved, {changed} files rewritten")
     subprocess.run([sys.executable, "-m", "ruff", "check", "--quiet", "--select", "I", "--fix", "."], cwd=ROOT, check=False)
     subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", "."], cwd=ROOT, check=False)
+
+
+def _sorted_entries(text: str) -> str:
+    """The text of kernel_signatures.json with its entries in the order of their names, as tools/kernel_signatures.py writes them."""
+    head, *entries = re.split(r'(?m)^ (?=")', text.rstrip().removesuffix("}").rstrip())
+    entries = sorted(entry.rstrip().rstrip(",") for entry in entries)
+    return head + ",\n".join(f" {entry}" for entry in entries) + "\n}\n"
 
 
 def _git_move(old: Path, new: Path, made: Mapping[str, str]) -> None:
