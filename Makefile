@@ -15,7 +15,7 @@ DEMO = llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test proof fuzz check format bench accuracy fresh clean
+.PHONY: help env demo test proof fuzz lock check format bench accuracy fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,9 @@ proof: $(VENV)/.develops $(VENV)/.kernels ## the long proofs, on random cases of
 
 fuzz: $(VENV)/.develops $(VENV)/.kernels ## a million inputs of a new seed over all parsers (SHARDWRIGHT_SEED=... repeats one; 15 minutes)
 	@$(BIN)/python -m tests.fuzz
+
+lock: $(VENV)/.develops $(VENV)/.kernels ## compare the answers of 400 commands with those recorded in tests/lock/locked.tsv (2 CPU minutes)
+	@$(BIN)/python tools/behaviour_lock.py --check --jobs $(JOBS)
 
 check: $(VENV)/.develops ## format, lint, types and the import law
 	@$(BIN)/ruff format --check .

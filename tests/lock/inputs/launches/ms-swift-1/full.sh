@@ -1,0 +1,1 @@
+NPROC_PER_NODE=8 swift sft --model meta-llama/Llama-3.1-8B --tuner_type full --torch_dtype bfloat16 --per_device_train_batch_size 1 --max_length 4096 --deepspeed zero3 --gradient_checkpointing false --dataset a

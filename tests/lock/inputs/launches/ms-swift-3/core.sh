@@ -1,0 +1,1 @@
+megatron sft --model Qwen/Qwen3-30B-A3B --pipeline_model_parallel_size 2 --expert_model_parallel_size 4 --sequence_parallel true --micro_batch_size 1 --global_batch_size 32 --recompute_granularity full --recompute_method uniform --recompute_num_layers 1 --max_length 8192 --packing true --save_safetensors true

@@ -1,0 +1,1 @@
+swift rlhf --rlhf_type dpo --model a/b --deepspeed zero2

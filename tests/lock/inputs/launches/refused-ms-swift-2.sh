@@ -1,0 +1,1 @@
+megatron rlhf --rlhf_type dpo --model a/b

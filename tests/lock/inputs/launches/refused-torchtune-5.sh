@@ -1,0 +1,1 @@
+tune run full_finetune_distributed --config llama3_1/8B_full

@@ -1,0 +1,1 @@
+trl sft --model_name_or_path meta-llama/Llama-3.1-8B --dataset_name x/y --per_device_train_batch_size 4 --use_peft --lora_r 32 --lora_alpha 16 --lora_target_modules q_proj k_proj v_proj o_proj gate_proj up_proj down_proj --gradient_accumulation_steps 2 --output_dir o

@@ -1,0 +1,6 @@
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \
+    data.train_batch_size=256 data.max_prompt_length=1024 data.max_response_length=3072 \
+    actor_rollout_ref.model.path=meta-llama/Llama-3.1-8B actor_rollout_ref.rollout.n=8 \
+    actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8192 actor_rollout_ref.actor.ulysses_sequence_parallel_size=2 actor_rollout_ref.actor.fsdp_config.param_offload=True \
+    actor_rollout_ref.rollout.tensor_model_parallel_size=2 actor_rollout_ref.rollout.name=vllm \
+    trainer.n_gpus_per_node=8 trainer.nnodes=2 $@

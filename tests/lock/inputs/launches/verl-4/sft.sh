@@ -1,0 +1,1 @@
+torchrun --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer data.train_batch_size=128 data.max_length=2048 data.micro_batch_size_per_gpu=2 model.partial_pretrain=meta-llama/Llama-3.1-8B model.lora_rank=32 model.target_modules=all-linear model.fsdp_config.model_dtype=bf16
