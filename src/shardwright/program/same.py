@@ -37,6 +37,6 @@ def one_of_equal_devices(devices: tuple[int, ...]) -> tuple[int, ...]:
     return devices
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _known(value: Hashable) -> Hashable:
     return value
