@@ -33,12 +33,13 @@ def numbers_of(sequence: Sequence[int]) -> IntArray:
     return np.asarray(sequence, dtype=np.int64)
 
 
-def distinct(values: IntArray) -> IntArray:
+def distinct(values: npt.NDArray[_N]) -> npt.NDArray[_N]:
     """Each number once, sorted: `numpy.unique`, which hashes, takes three times as long for arrays of thousands."""
     ordered = np.sort(values, axis=None)
     first = np.ones(len(ordered), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    return ordered[first]
+    result: npt.NDArray[_N] = ordered[first]
+    return result
 
 
 def distinct_rows(rows: npt.NDArray[_N]) -> npt.NDArray[_N]:

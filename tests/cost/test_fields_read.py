@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 
 import numpy as np
 import pytest
 
-from shardwright.cost import device_blocks, family_costs
+from shardwright.cost import columns, device_blocks, family_costs
+from shardwright.cost.columns import layer_table
 from shardwright.cost.fields_read import block_problem, sums_problem
 from shardwright.dtype import Dtype
 from shardwright.errors import RuntimeModelError
@@ -16,6 +17,7 @@ from shardwright.program.problem import Problem, under
 from shardwright.runtime.registry import load_runtime, runtime_names
 from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
+from tests.cost.prices import rows_of
 from tests.jobs import training_job
 from tests.program.small import cluster_of
 from tests.program.small import problem_of as small_problem
@@ -34,6 +36,16 @@ def problem_of(runtime: str, compute: Dtype) -> Problem:
     """A model of all sorts of blocks on two nodes."""
     job = replace(training_job(seq_len=64, global_batch=64), compute=compute)
     return small_problem(expert_model(predictors=1), cluster_of(16, node=8), runtime=load_runtime(runtime), job=job)
+
+
+def is_same_table(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """The table of blocks over a few rows is the same where it reads the problem itself."""
+    rows = rows_of(GRIDS)
+    found = layer_table(problem, rows)
+    with monkeypatch.context() as patched:
+        patched.setattr(columns, "block_problem", lambda given, _: replace(given))
+        again = layer_table(replace(problem), rows)
+    return all(np.array_equal(getattr(found, field.name), getattr(again, field.name)) for field in fields(found))
 
 
 def is_same(one: SimulatedPlan, other: SimulatedPlan) -> bool:
@@ -55,6 +67,7 @@ def reading_all(problem: Problem, grid: Grid, monkeypatch: pytest.MonkeyPatch) -
 def test_runtimes_cost_the_same_where_all_is_read(name: str, compute: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, grid = problem_of(name, compute), GRIDS[runtime_names().index(name) % len(GRIDS)]
     assert is_same(simulate_grid(problem, grid), reading_all(problem, grid, monkeypatch))
+    assert is_same_table(problem, monkeypatch)
 
 
 @pytest.mark.parametrize(("name", "compute"), [*((name, Dtype.BF16) for name in OFTEN), (OFTEN[0], Dtype.FP8)])
@@ -69,6 +82,7 @@ def test_options_cost_the_same_where_all_is_read(name: str, compute: Dtype, monk
             continue
         grid, tried = GRIDS[number % len(GRIDS)], tried + 1
         assert is_same(simulate_grid(own, grid), reading_all(own, grid, monkeypatch)), (offer.option, offer.value)
+        assert (name, compute) != (OFTEN[0], Dtype.BF16) or is_same_table(own, monkeypatch), (offer.option, offer.value)
     assert tried >= 4
 
 
@@ -86,5 +100,6 @@ def test_options_of_the_step_alone_price_no_block_and_those_of_blocks_no_sum() -
         assert is_known(option, value) == ([True] * 5, True)
     assert is_known("grad_check", "off") == ([True] * 5, False)
     assert is_known("attention", "flash-2") == ([True, False, True, False, True], True)
+    assert is_known("dispatcher", "flex")[0] == [True, True, True, False, True]
     assert is_known("loss", "te") == ([True, True, False, True, False], True)
     assert is_known("wgrad_fusion", "off") == ([False] * 5, True)

@@ -17,7 +17,7 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same, one_of_equals
-from shardwright.runtime.runtime import AttentionKernel, Capture
+from shardwright.runtime.runtime import AttentionKernel, Capture, ExpertDispatch
 
 Fields = Mapping[str, object]
 """Fields of `Runtime` that a part of pricing ignores, each with the value that stands for all."""
@@ -88,7 +88,16 @@ BESIDE_SUMS: Final[Fields] = MappingProxyType(
 """What the sums and gathers over devices do not depend on."""
 _OF_LOSS: Final[Fields] = MappingProxyType({"fused_loss": False, "loss_bytes": 0})
 _OF_ATTENTION: Final[Fields] = MappingProxyType({"attention_kernel": AttentionKernel.UNFUSED, "attention_eight_bit": False})
-_OF_EXPERTS: Final[Fields] = MappingProxyType({"router_kernels": 0})
+_OF_EXPERTS: Final[Fields] = MappingProxyType(
+    {
+        "router_kernels": 0,
+        "expert_dispatch": ExpertDispatch.ALL_TO_ALL,
+        "hybrid_dispatch": False,
+        "dispatches_eight_bit": False,
+        "fixed_capacity": False,
+        "routing_on_host": False,
+    }
+)
 _OF_ROWS: Final[Fields] = MappingProxyType({"row_kernels": False})
 _OF_NARROW: Final[Fields] = MappingProxyType({"saves_quantized": False})
 
