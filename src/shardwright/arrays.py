@@ -24,17 +24,18 @@ def numbers_of(sequence: Sequence[int]) -> IntArray:
     return np.asarray(sequence, dtype=np.int64)
 
 
-def distinct(values: IntArray) -> IntArray:
+def distinct(values: npt.NDArray[_N]) -> npt.NDArray[_N]:
     """Each number once, sorted: `numpy.unique`, which hashes, takes three times as long for arrays of thousands."""
     if rises(values):
         return values
     ordered = np.sort(values, axis=None)
     first = np.ones(len(ordered), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    return ordered[first]
+    result: npt.NDArray[_N] = ordered[first]
+    return result
 
 
-def rises(values: IntArray) -> bool:
+def rises(values: npt.NDArray[_N]) -> bool:
     """Whether each number of a row is above the one before."""
     return values.ndim == 1 and bool((values[1:] > values[:-1]).all())
 

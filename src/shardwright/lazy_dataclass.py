@@ -2,14 +2,15 @@
 
 The standard decorator writes and compiles six methods of each class as its module is imported: for all classes of a
 plan that is two thirds of the time that importing this package takes. Here `__init__`, `__repr__`, `__eq__` and
-`__hash__` are compiled on their first call, and one `__setattr__` and one `__delattr__` serve all classes. What the
+`__hash__` are compiled on their first call, and one `__setattr__` and one `__delattr__` serve all classes. Fields are
+collected here too, in half the time: the standard decorator also looks for what these classes do not have. What the
 classes do is the same. Other settings, and classes that inherit from a dataclass, go to the standard decorator.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
@@ -133,31 +134,44 @@ def _settings(*, eq: bool, kw_only: bool) -> Any:
 
 def _record(cls: Any, *, eq: bool = True, kw_only: bool = False) -> Any:
     own = vars(cls)
-    inherits = any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__[1:])
     hints: dict[str, Any] = own.get("__annotations__", {})
+    fields = _fields_of(own, hints, kw_only=kw_only)
+    inherits = any(hasattr(base, "__dataclass_fields__") or "__slots__" in vars(base) for base in cls.__mro__[1:-1])
     is_special = any(word in str(one) for one in hints.values() for word in ("InitVar", "ClassVar", "KW_ONLY"))
-    if inherits or is_special or "__setattr__" in own or "__delattr__" in own:
+    if fields is None or inherits or is_special or type(cls) is not type or "__setattr__" in own or "__delattr__" in own:
         return dataclasses.dataclass(frozen=True, slots=True, eq=eq, kw_only=kw_only)(cls)
     # Python sets __hash__ to None where a class has __eq__: that is not the class's own wish.
     has_hash = own.get("__hash__") is not None or ("__hash__" in own and "__eq__" not in own)
     left = {name for name in ("__init__", "__repr__", "__eq__") if name in own}
     left |= {"__hash__"} if has_hash else set()
     left |= set() if eq else {"__eq__", "__hash__"}
-    has_state = "__getstate__" in own
-    # Most of what is left is to look whether texts of annotations name such a type: here none does.
-    cls.__annotations__ = dict.fromkeys(hints, object)
-    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
-    made.__annotations__ = hints
-    for name, hint in hints.items():
-        made.__dataclass_fields__[name].type = hint
+    body = {name: value for name, value in own.items() if name not in fields and name not in ("__dict__", "__weakref__")}
+    body.setdefault("__match_args__", tuple([one.name for one in fields.values() if one.init and not one.kw_only]))
+    body["__slots__"], body["__dataclass_fields__"], body["__dataclass_params__"] = tuple(fields), fields, _settings(eq=eq, kw_only=kw_only)
+    body["__setattr__"], body["__delattr__"], body["__signature__"] = _set, _delete, _Signature()
+    if "__getstate__" not in own:
+        body["__getstate__"], body["__setstate__"] = _state, _set_state
+    made: Any = type(cls.__name__, cls.__bases__, body)
+    made.__qualname__ = cls.__qualname__
     for method in _TEXTS:
         if method not in left:
             setattr(made, method, _on_first_call(made, method))
-    if not has_state:
-        made.__getstate__, made.__setstate__ = _state, _set_state
-    made.__setattr__, made.__delattr__, made.__signature__ = _set, _delete, _Signature()
-    made.__dataclass_params__ = _settings(eq=eq, kw_only=kw_only)
     return made
+
+
+def _fields_of(own: Mapping[str, Any], hints: dict[str, Any], *, kw_only: bool) -> dict[str, dataclasses.Field[Any]] | None:
+    """The fields of a class body; None where the standard decorator has more to say of it."""
+    found: dict[str, dataclasses.Field[Any]] = {}
+    for name, hint in hints.items():
+        default = own.get(name, dataclasses.MISSING)
+        one: Any = default if isinstance(default, dataclasses.Field) else dataclasses.field(default=default)
+        if one.default.__class__.__hash__ is None:
+            return None
+        one.name, one.type, one._field_type = name, hint, dataclasses._FIELD  # type: ignore[attr-defined]  # what every field has
+        if one.kw_only is dataclasses.MISSING:
+            one.kw_only = kw_only
+        found[name] = one
+    return None if any(isinstance(value, dataclasses.Field) and name not in hints for name, value in own.items()) else found
 
 
 if TYPE_CHECKING:

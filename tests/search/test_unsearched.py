@@ -10,12 +10,16 @@ from shardwright.api.grids import plan
 from shardwright.api.mixed import plan_mixed, unsearched_of_mixed
 from shardwright.api.problems import capacity_of, facts_of, problem_of, space_of
 from shardwright.api.unsearched import unsearched_of
-from shardwright.program.problem import under
+from shardwright.cost import device_blocks
+from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
+from shardwright.search.grid import unsearched
 from shardwright.search.grid.modules import LADDER
 from shardwright.search.grid.one_change import simulated_change
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.plan.plan import Plan
 
 ASKED = Request(model="llama-3.2-1b", cluster="h100-sxm:8", seq_len=4096, global_batch=32, top=0)
 
@@ -68,6 +72,24 @@ def test_the_best_change_of_a_mixed_plan_is_the_best_of_all(cluster: str) -> Non
         assert steps[least] >= answer.step_time_s * 0.999
     else:
         assert (left.best.option, left.best.value, left.best.step_time_s) == (*least, steps[least])
+
+
+def test_each_other_value_is_simulated_once_and_the_strategy_itself_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, tried = plan(ASKED), list[Grid | Plan]()
+
+    def counted(problem: Problem, strategy: Grid | Plan, *, capacity: int | None) -> SimulatedPlan | None:
+        tried.append(strategy)
+        return simulated_change(problem, strategy, capacity=capacity)
+
+    monkeypatch.setattr(unsearched, "simulated_change", counted)
+    priced = device_blocks._table.cache_info().misses
+    left = unsearched_of(answer)
+    offered = offered_values(problem_of(ASKED).runtime)
+    assert len(tried) == len(set(tried)) == sum(len(offered[name]) - 1 for name, _ in left.fixed)
+    assert answer.grid not in tried
+    # Of twelve other values two change attention's layers, two the loss, one what gathers travel by, and one all weight gradients.
+    assert len(tried) >= 12
+    assert device_blocks._table.cache_info().misses - priced <= 2 + 2 + 3 + 2
 
 
 def test_what_was_pinned_is_not_told() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from threading import Lock, Timer
 from typing import TYPE_CHECKING, Final
 
 from shardwright.cli import output
@@ -22,6 +23,7 @@ Report = Callable[[str, int, int], None]
 """Called with the phase, how much of it is done, and how much there is (0 = not known)."""
 
 WIDTH: Final = 118
+SILENT_SECONDS: Final = 1.0
 SIMULATING: Final = "simulate (the first run compiles kernels)"
 
 
@@ -146,5 +148,33 @@ def progress(
     if quiet:
         yield None
         return
-    with import_module("shardwright.cli.rich_screen").progress(doing=doing, console=console, clock=clock) as report:
+    start, lock = clock(), Lock()
+    last: tuple[str, int, int] = (doing, 0, 0)
+    tell: Report | None = None
+    end: Callable[[], None] = lambda: None  # noqa: E731  # there is no bar yet
+
+    def show_bar(elapsed_s: float) -> None:
+        nonlocal tell, end
+        with lock:
+            if tell is None:
+                tell, end = import_module("shardwright.cli.rich_progress").started(console, elapsed_s=elapsed_s)
+                tell(*last)
+
+    def report(phase: str, done: int, total: int) -> None:
+        nonlocal last
+        last = phase, done, total
+        if tell is not None:
+            tell(phase, done, total)
+        elif (elapsed_s := clock() - start) >= SILENT_SECONDS:
+            show_bar(elapsed_s)
+
+    # What is reported once and then takes long, as compiling does, must be seen too.
+    late = Timer(SILENT_SECONDS, show_bar, (SILENT_SECONDS,))
+    late.daemon = True
+    late.start()
+    try:
         yield report
+    finally:
+        late.cancel()
+        late.join()
+        end()

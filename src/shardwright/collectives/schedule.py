@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import FloatArray, IntArray, distinct
 from shardwright.collectives.layout import Layout, hop_seconds, link_seconds
 from shardwright.errors import RuntimeModelError
 from shardwright.lazy_dataclass import dataclass
@@ -72,7 +72,7 @@ def round_costs(schedule: Schedule, layout: Layout) -> tuple[FloatArray, FloatAr
     rounds = int(schedule.round.max(initial=-1)) + 1
     size = np.array(schedule.shares)[schedule.piece]
     busy = link_seconds(layout, schedule.source, schedule.target, size, schedule.round, rounds).max(axis=1)
-    between = np.unique((schedule.round * layout.size + schedule.source) * layout.size + schedule.target)
+    between = distinct((schedule.round * layout.size + schedule.source) * layout.size + schedule.target)
     number, source, target = between // layout.size**2, between // layout.size % layout.size, between % layout.size
     hop = hop_seconds(layout, source, target)
     waits = np.zeros(rounds)

@@ -18,11 +18,11 @@ late member, and n - 2 + log2(n) rounds for powers of two (from memory). The ass
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib import import_module
 from math import gcd
 from typing import Final
 
 import numpy as np
-import scipy
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective, require
@@ -118,8 +118,8 @@ def _matched(has: BoolArray, busy: BoolArray) -> list[tuple[int, int, int]]:
     useful = (has[:, None, :] & ~has[None, :, :] & ~busy[:, None, None] & ~busy[None, :, None]) * worth
     piece: IntArray = useful.argmax(axis=2)
     gain: FloatArray = useful.max(axis=2)
-    # SciPy imports its parts when they are asked for, and few plans come this far.
-    sources, targets = scipy.optimize.linear_sum_assignment(gain, maximize=True)
+    # Few plans come this far.
+    sources, targets = import_module("scipy.optimize").linear_sum_assignment(gain, maximize=True)
     return [(int(s), int(t), int(piece[s, t])) for s, t in zip(sources, targets, strict=True) if gain[s, t] > 0.0]
 
 

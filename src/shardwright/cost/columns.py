@@ -24,6 +24,7 @@ from shardwright.cost.communication import (
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import overlap_buffer_bytes
+from shardwright.cost.fields_read import block_problem
 from shardwright.cost.logits import logits_bytes, loss_of
 from shardwright.cost.move_prices import lying_seconds
 from shardwright.cost.overlap import without_fused_overlap
@@ -130,10 +131,11 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
     of = block_facts(problem.model)
     streams, teachers = np.zeros((int(of.stream.max()) + 1, each), dtype=np.int64), np.zeros(each, dtype=np.int64)
     for one in _alike_groups(problem, rows, network):
-        own = Same(on_one_node(problem if one.within else without_fused_overlap(problem)))
+        own = on_one_node(problem if one.within else without_fused_overlap(problem))
+        owns = [under(own, options) for options in modules]
         shared, where = _Shared(problem, rows.take(one.places), network), _run(one.places)
-        for index, block in enumerate(own.value.model.blocks):
-            lowered = _lowered(own, Same(block), one.structure, modules)
+        for index, block in enumerate(own.model.blocks):
+            lowered = _lowered(tuple([Same(block_problem(other, block)) for other in owns]), Same(block), one.structure)
             local = shared.local(lowered.tokens)
             table = block_tables(
                 lowered.program,
@@ -181,13 +183,14 @@ class _Lowered:
 
 
 @lru_cache(maxsize=256)
-def _lowered(problem: Same[Problem], block: Same[Block], structure: Structure, modules: tuple[Options, ...]) -> _Lowered:
-    owns, operators = [under(problem.value, options) for options in modules], {o.name: o for o in block.value.operators}
-    contexts = [block_context(own, block.value) for own in owns]
+def _lowered(problems: tuple[Same[Problem], ...], block: Same[Block], structure: Structure) -> _Lowered:
+    """A block under problems that differ in the modules that run again in backward."""
+    operators = {o.name: o for o in block.value.operators}
+    contexts = [block_context(one.value, block.value) for one in problems]
     saved = saved_under(block.value, operators, structure, contexts)
     return _Lowered(
         program=lower_block(block.value, structure, contexts[0]),
-        variants=tuple(zip(saved, [own.runtime for own in owns], strict=True)),
+        variants=tuple(zip(saved, [one.value.runtime for one in problems], strict=True)),
         tokens=contexts[0].tokens,
         sums=MetSums(),
     )

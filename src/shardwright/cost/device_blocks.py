@@ -17,6 +17,7 @@ from shardwright.cost.columns import block_context, problem_machine
 from shardwright.cost.communication import Network
 from shardwright.cost.device_buffers import overlap_buffer_bytes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
+from shardwright.cost.fields_read import block_problem
 from shardwright.cost.kept import kept_variant
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import repeats_after
@@ -94,7 +95,8 @@ def block_on_device(
     """
     unit = network_unit(problem)
     place = device - stage.base, stage.base % unit if unit else stage.base
-    return _table(Same(problem), Same(segment.block), segment.cells, segment.keeps, place, cut)
+    read = block_problem(problem, segment.block)
+    return _table(Same(read), Same(segment.block), segment.cells, segment.keeps, place, cut)
 
 
 WIDTHS: Final = (Dim.WIDTH, Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import field
 from functools import lru_cache
 from itertools import chain
 from math import prod
@@ -18,6 +20,7 @@ from shardwright.cost.communication import move_seconds
 from shardwright.cost.device_blocks import WIDTHS, block_on_device, parts_along, product_class
 from shardwright.cost.device_buffers import communicator_bytes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
+from shardwright.cost.fields_read import sums_problem
 from shardwright.cost.gradient_sums import group_shares, stage_of, sync_of
 from shardwright.cost.kept import is_on_host
 from shardwright.cost.logits import logits_bytes
@@ -77,11 +80,14 @@ def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
     return largest_remainder(length, weights) if weights else (length,)
 
 
-def family_costs(problem: Problem, plan: Plan, stage: StageParts, family: int, *, holdings: Holdings, shape: Shape) -> FamilyCosts:
+def family_costs(
+    problem: Problem, plan: Plan, stage: StageParts, family: int, *, holdings: Holdings, shape: Shape, alike: Hashable = None
+) -> FamilyCosts:
     """Price one family of one stage.
 
     Args:
-        holdings: see `plan_holdings`. shape: of the whole plan.
+        holdings: see `plan_holdings`. shape: of the whole plan. alike: all that the costs depend on beside the problem, by which sums
+            and gathers over devices are known to problems that price them alike; None = they are priced anew.
     """
     device = stage.families[family][0]
     own = kind_problem(problem, device)
@@ -89,11 +95,20 @@ def family_costs(problem: Problem, plan: Plan, stage: StageParts, family: int, *
     rules = shard_rules(plan)
     here = [_Segment(segment, items) for segment, items in zip(stage.segments, held, strict=True)]
     lengths = slice_lengths(plan, stage.lane, length=problem.job.sequence_length)
+    summed = _Summed(
+        alike=object() if alike is None else (Same(sums_problem(problem)), alike),
+        problem=sums_problem(problem),
+        stage=stage,
+        device=device,
+        here=here,
+        rules=rules,
+        shape=shape,
+    )
     coupled: set[int] = {device}
     steps = []
     for number in range(len(lengths)):
         cut = lengths[: number + 1] if len(lengths) > 1 else None
-        steps.append(_compose(own, problem, stage, device, here, rules=rules, shape=shape, cut=cut, coupled=coupled))
+        steps.append(_compose(own, problem, summed, cut=cut, coupled=coupled))
     local = device - stage.base
     runs = frozenset(
         f"{s.block.name}.{o.name}" for s in stage.segments for o in s.block.operators if local in s.cells.cells.get(o.klass, {})
@@ -135,19 +150,22 @@ class _Segment:
     held: tuple[HeldParameters, ...]
 
 
-def _compose(
-    own: Problem,
-    problem: Problem,
-    stage: StageParts,
-    device: int,
-    here: list[_Segment],
-    *,
-    rules: ShardRules,
-    shape: Shape,
-    cut: tuple[int, ...] | None,
-    coupled: set[int],
-) -> StepCosts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Summed:
+    """A device of a stage whose sums and gathers are to be priced; equal where `alike` is."""
+
+    alike: Hashable
+    problem: Problem = field(compare=False)
+    stage: StageParts = field(compare=False)
+    device: int = field(compare=False)
+    here: list[_Segment] = field(compare=False)
+    rules: ShardRules = field(compare=False)
+    shape: Shape = field(compare=False)
+
+
+def _compose(own: Problem, problem: Problem, summed: _Summed, *, cut: tuple[int, ...] | None, coupled: set[int]) -> StepCosts:
     """One slice's step of one chunk, composed by the grid's own function."""
+    stage, device, here = summed.stage, summed.device, summed.here
     tables, buffers = [], []
     for part in here:
         table, held, joined = block_on_device(problem, stage, part.segment, device, cut)
@@ -178,10 +196,8 @@ def _compose(
     for i, part in enumerate(here):
         modes[0, i, recompute_mode(part.segment.keeps)] = part.segment.count
     strongest = max((recompute_mode(p.segment.keeps) for p in here), default=0)
-    rule = rules.lanes[stage.lane]
-    zero = stage_of(chain.from_iterable(p.held for p in here), device=device, rules=rules, zero=rule.zero)
-    meshes = _mesh_table(own, problem, stage, device, here, rules=rules, shape=shape, zero=zero)
-    choices = Choices(zero=zero, offload=rule.offload, modes=modes, mode=strongest)
+    zero, meshes = _mesh_table(summed)
+    choices = Choices(zero=zero, offload=summed.rules.lanes[stage.lane].offload, modes=modes, mode=strongest)
     return compose(own, choices, Priced(layers=layers, layer_row=0, meshes=meshes, mesh_row=0, layout=layout))
 
 
@@ -253,9 +269,12 @@ def _logits(own: Problem, stage: StageParts, device: int, segment: Segment, *, l
     return int(found[0][0]), int(found[1][0])
 
 
-def _mesh_table(
-    own: Problem, problem: Problem, stage: StageParts, device: int, here: list[_Segment], *, rules: ShardRules, shape: Shape, zero: int
-) -> MeshTable:
+@lru_cache(maxsize=1024)
+def _mesh_table(summed: _Summed) -> tuple[int, MeshTable]:
+    """The ZeRO stage that a device's states amount to, and its row of the table of sums and gathers over devices."""
+    problem, stage, device, here = summed.problem, summed.stage, summed.device, summed.here
+    own, rules, shape = kind_problem(problem, device), summed.rules, summed.shape
+    zero = stage_of(chain.from_iterable(p.held for p in here), device=device, rules=rules, zero=rules.lanes[stage.lane].zero)
     sync = sync_of(
         problem,
         [part.held for part in here],
@@ -274,7 +293,7 @@ def _mesh_table(
     copies = copy_seconds(own, sync)
     runtime = own.runtime
     tables = np.array([_table_elements(part.segment, local, own.job.sequence_length) for part in here], dtype=np.int64)
-    return MeshTable(
+    return zero, MeshTable(
         sync=sync,
         norm_s=_norm_seconds(Same(problem), shape.devices),
         communicator_bytes=communicator_bytes(own, np.array([groups_of], dtype=np.int64)),

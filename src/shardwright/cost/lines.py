@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct_rows
 from shardwright.lazy_dataclass import dataclass
 
 INSIDE: Final = ("tp", "ulysses", "ring", "etp", "ep", "coset")
@@ -149,7 +149,7 @@ def _most_below(groups: tuple[IntArray, IntArray], device: IntArray, units: tupl
 def _follows(part: IntArray, whole: IntArray) -> bool:
     """Parts of groups that lie alike lie alike. Else a plan, which folds devices by the whole groups, may price any of the parts."""
     both = np.concatenate([whole, part], axis=-1).reshape(-1, 2 * part.shape[-1])
-    return len(np.unique(both, axis=0)) == len(np.unique(both[:, : part.shape[-1]], axis=0))
+    return len(distinct_rows(both)) == len(distinct_rows(both[:, : part.shape[-1]]))
 
 
 def tier_crossed(device: IntArray, other: IntArray, units: tuple[int, ...]) -> IntArray:

@@ -31,6 +31,6 @@ def one_of_equals(value: H) -> H:
     return known
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _known(value: Hashable) -> Hashable:
     return value

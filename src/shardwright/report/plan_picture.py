@@ -13,7 +13,7 @@ from string import ascii_uppercase
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model, Run
 from shardwright.report.order_picture import OrderPicture, order_pictures
@@ -126,7 +126,7 @@ def picture_of(plan: Plan, *, model: Model, name: str = "plan") -> Picture:
     groups = np.split(order, np.cumsum(np.bincount(klass))[:-1])
     # The first way to reach a class is the one of the stage's first placement there, mostly ``all``.
     degrees = {
-        use: {row: way for way, members in reversed(several) for row in np.unique(klass[members]).tolist()}
+        use: {row: way for way, members in reversed(several) for row in distinct(klass[members]).tolist()}
         for use, several in reached.items()
     }
     columns, cells = _columns(spans, degrees, model=model)

@@ -261,8 +261,8 @@ def _family_costs(problem: Problem, plan: Plan, kind: StageKind, index: int, *, 
     )
     segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
     shards = _shards_alike(plan, stage, [h for items in own.values() for h in items])
-    alike = (Same(problem), shards, plan.lanes[stage.lane].slices, shape, place, device - base, segments, sums)
-    return _priced(_Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=own, shape=shape))
+    alike = (shards, plan.lanes[stage.lane].slices, shape, place, device - base, segments, sums)
+    return _priced(_Asked(alike=alike, problem=Same(problem), plan=plan, stage=stage, family=index, held=own, shape=shape))
 
 
 def _shards_alike(plan: Plan, stage: StageParts, held: list[HeldParameters]) -> Hashable:
@@ -277,10 +277,12 @@ def _shards_alike(plan: Plan, stage: StageParts, held: list[HeldParameters]) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A family to be priced; equal where `alike` is, which has all that its costs depend on, devices counted from the stage's first."""
+    """A family to be priced; equal where the problem is the same and `alike` is equal, which has all else that its costs depend on, devices
+    counted from the stage's first.
+    """
 
     alike: Hashable
-    problem: Problem = field(compare=False)
+    problem: Same[Problem]
     plan: Plan = field(compare=False)
     stage: StageParts = field(compare=False)
     family: int = field(compare=False)
@@ -290,7 +292,7 @@ class _Asked:
 
 @lru_cache(maxsize=4096)
 def _priced(one: _Asked) -> FamilyCosts:
-    return family_costs(one.problem, one.plan, one.stage, one.family, holdings=one.held, shape=one.shape)
+    return family_costs(one.problem.value, one.plan, one.stage, one.family, holdings=one.held, shape=one.shape, alike=one.alike)
 
 
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:

@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
+from shardwright.arrays import FloatArray, distinct
 
-KNOTS: Final = np.unique(np.round(2.0 ** (np.arange(0, 37) / 2.0)))
+KNOTS: Final = distinct(np.round(2.0 ** (np.arange(0, 37) / 2.0)))
 """1, 2, 3, 4, 6, 8, 11, 16 ... 262144."""
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct_rows
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.orders.rows import ActionRows
 from shardwright.schedules.table import B, F, I, R, W
@@ -65,7 +65,7 @@ def action_graph(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) ->
         every = np.array([max(1, stage.every) for stage in one.stages])
         turn = np.arange(place.shape[2])[None, :] // every[:, None]
         found += _lane_edges(place[:, np.arange(len(one.stages))[:, None], turn], edges[i])
-    pairs = np.unique(np.concatenate([*found, np.zeros((0, 2), np.int64)]), axis=0)
+    pairs = distinct_rows(np.concatenate([*found, np.zeros((0, 2), np.int64)]))
     return ActionGraph(node=node.reshape(-1), position=position, source=pairs[:, 0].copy(), target=pairs[:, 1].copy())
 
 

@@ -8,7 +8,7 @@ from operator import le, lt
 
 import numpy as np
 
-from shardwright.arrays import IntArray, distinct
+from shardwright.arrays import IntArray, distinct, distinct_rows
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import Units
 from shardwright.lazy_dataclass import dataclass
@@ -157,7 +157,7 @@ def _equal_groups(
     for work in works if len(works) > 1 else ():
         there = work > 0
         pairs = np.stack([need[there], work[there], code[there]], axis=1)
-        if len(np.unique(pairs, axis=0)) > len(np.unique(pairs[:, :2], axis=0)):
+        if len(distinct_rows(pairs)) > len(distinct_rows(pairs[:, :2])):
             return None
     key = need * (int(code.max()) + 1) + code
     kinds, times = np.unique(key, return_counts=True)

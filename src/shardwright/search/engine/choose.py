@@ -12,9 +12,7 @@ from typing import Any, Final
 from shardwright.compiled import cores
 from shardwright.errors import UsageError, nearest
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.engine.pooled import LEAST_S, Pooled
-from shardwright.search.engine.protocol import Engine, Workers
-from shardwright.search.engine.serial import Serial
+from shardwright.search.engine.protocol import LEAST_S, Engine, Workers
 
 SERIAL: Final = "serial"
 PROCESSES: Final = "processes"
@@ -46,9 +44,12 @@ def engine_of(name: str = PROCESSES, *, workers: int = 0, least_s: float = LEAST
         UsageError: as `require_engine`.
     """
     require_engine(name)
-    engine: Engine = Serial()
-    if name != SERIAL:
-        engine = Pooled(workers=workers or cores(), start=partial(_started, ENGINES[name].workers), least_s=least_s)
+    # A search of grids imports neither.
+    if name == SERIAL:
+        engine: Engine = import_module("shardwright.search.engine.serial").Serial()
+    else:
+        start = partial(_started, ENGINES[name].workers)
+        engine = import_module("shardwright.search.engine.pooled").Pooled(workers=workers or cores(), start=start, least_s=least_s)
     try:
         yield engine
     finally:

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Final
 
-from shardwright.search.engine.protocol import Ask, Done, Result, Shared, Task, Workers, results, rounds
+from shardwright.search.engine.protocol import LEAST_S, Ask, Done, Result, Shared, Task, Workers, results, rounds
 
-LEAST_S: Final = 2.0
-"""Seconds of work below which one process is enough."""
 PORTION_S: Final = 0.02
 """Seconds of the tasks that go to a worker together: sending some takes about a thousandth of one."""
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+
+LEAST_S: Final = 2.0
+"""Seconds of work below which one process is enough."""
 
 Shared = TypeVar("Shared")
 Task = TypeVar("Task")

@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.device_network import plan_units, working_problem
 from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs
@@ -173,7 +173,7 @@ def together(options: tuple[StageOption, ...]) -> tuple[StageOption, ...]:
 
 def _has_islands(problem: Problem) -> bool:
     """Devices lie in more than one island."""
-    return len(np.unique(plan_units(problem)[0].of(np.arange(problem.cluster.num_devices)))) > 1
+    return len(distinct(plan_units(problem)[0].of(np.arange(problem.cluster.num_devices)))) > 1
 
 
 def _option(

@@ -92,14 +92,20 @@ class Searched:
         return reached
 
 
+_CODES: Final = 2**62
+"""Codes of meshes are below this, so that they fit into 64 bits."""
+
+
 def _numbered(sets: list[Meshes]) -> IntArray:
     """A number of each mesh of some sets, one after the other: equal meshes have the same."""
-    number = np.zeros(sum(map(len, sets)), dtype=np.int64)
+    code, size = np.zeros(sum(map(len, sets)), dtype=np.int64), 1
     for name in (*MESH, "order"):
         column = np.concatenate([one.columns[name] for one in sets])
-        values, place = np.unique(column, return_inverse=True)
-        _, number = np.unique(number * len(values) + place.reshape(-1), return_inverse=True)
-    return number.reshape(-1)
+        values = int(column.max(initial=0)) + 1
+        if size * values > _CODES:
+            code, size = np.unique(code, return_inverse=True)[1].reshape(-1), len(code)
+        code, size = code * values + column, size * values
+    return np.unique(code, return_inverse=True)[1].reshape(-1)
 
 
 def search(
@@ -131,17 +137,21 @@ def search(
         # Options place no device: all parts have the same meshes, and as many members of each, unless ZeRO stages mean something else.
         runtime = own.runtime
         asked = replace(facts, lone_stages=lone_stages(runtime))
-        full, idle = _counted(replace(space, options=()), asked, runtime.zero_stages, runtime.zero_with_pipeline)
-        if keeps is None:
-            return full, idle
-        return full.take(keeps(full)), None if idle is None else idle.take(keeps(idle))
+        return _counted(replace(space, options=()), asked, runtime.zero_stages, runtime.zero_with_pipeline)
 
     full, idle = meshes_of(problem)
     found.refused = (len(space.rows()) - len(parts)) * (full.enumerated + (idle.enumerated if idle is not None else 0))
 
+    def kept_of(own: Problem) -> tuple[Meshes, Meshes | None]:
+        full, idle = meshes_of(own)
+        if keeps is None:
+            return full, idle
+        kept = keeps(full if idle is None else full.joined(idle))
+        return full.take(kept[: len(full)]), None if idle is None else idle.take(kept[len(full) :])
+
     def run(part: Space) -> _Run:
         own = under(problem, part.chosen)
-        return _Run(own, part, facts, capacity, max(top, 1), limit, memory // 2, progress, found, *meshes_of(own))
+        return _Run(own, part, facts, capacity, max(top, 1), limit, memory // 2, progress, found, *kept_of(own))
 
     run(first).search(behind=first)
     if others and found.outcome.ranked:

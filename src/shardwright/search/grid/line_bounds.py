@@ -188,7 +188,7 @@ def _along(ways: list[StepCosts], line: IntArray) -> StepCosts:
     return replace(
         ways[0],
         **own,
-        border_s=np.min([ways[one].border_s for one in np.unique(line)], axis=0),
+        border_s=np.min([ways[one].border_s for one in arrays.distinct(line)], axis=0),
         # Lines reduce at different times, and one that is ahead computes and sends beside it later than along the line alone.
         slowdown=1.0,
         shares=np.zeros_like(ways[0].shares),

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from shardwright import arrays
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import FloatArray, IntArray, distinct_rows
 from shardwright.cost.chunk_layout import layout_of
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_buffers import context_bytes
@@ -108,7 +108,7 @@ def _row(table: ActionTable, at: slice) -> Row:
         pairs=_counted(np.concatenate([actions[place], actions[place + 1]], axis=1)),
         first=int(chunk[0]),
         last=int(chunk[last]),
-        held=np.unique(held, axis=0),
+        held=distinct_rows(held),
         chunks=chunks,
     )
 

@@ -49,7 +49,8 @@ def unsearched(
     fixed = unsearched_options(problem, space, decided=decided)
     best, known_s = None, step_time_s * (1 - LEAST_GAIN)
     for name, value, other in option_changes(problem, strategy, names=dict(fixed)):
-        done = simulated_change(problem, other, capacity=capacity)
+        # The strategy itself is among them, once for each option.
+        done = None if other == strategy else simulated_change(problem, other, capacity=capacity)
         if done is not None and done.step_time_s < known_s:
             known_s = done.step_time_s
             best = OptionChange(option=name, value=value, step_time_s=known_s, gain=1 - known_s / step_time_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct
 from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.table import ActionTable, B, F, I, W
 from shardwright.search.orders.problem import OrderProblem
@@ -71,7 +71,7 @@ def table_of_codes(problem: OrderProblem, order: Codes) -> ActionTable:
     chunks = problem.lanes * problem.chunks
     codes, row_start = order.codes, order.row_start
     turn = np.empty_like(codes)
-    for code in np.unique(codes):
+    for code in distinct(codes):
         mine = codes == code
         turn[mine] = np.arange(int(mine.sum()))
     kind, place = codes // chunks, codes % chunks

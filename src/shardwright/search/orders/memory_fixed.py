@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct_rows
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.orders.memory_option import MemoryOption, Options, useful
 from shardwright.search.orders.problem import OrderProblem, flat
@@ -70,7 +70,7 @@ def in_flight(problem: OrderProblem, codes: IntArray, row_start: IntArray) -> tu
         row = codes[row_start[rank] : row_start[rank + 1]]
         done = np.stack([np.cumsum(row[:, None] == kind * chunks + np.flatnonzero(owner == rank), axis=0) for kind in range(3)])
         states = np.concatenate([done[0] - done[1], done[1] - done[2]], axis=1)[row < chunks]
-        result.append(np.unique(states, axis=0))
+        result.append(distinct_rows(states))
     return tuple(result)
 
 

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.program.orders.graph import chains
 from shardwright.program.orders.participation import Participation, participation
@@ -138,7 +138,7 @@ def _sequences(plan: Plan, problem: SharedActionsProblem, *, lanes: tuple[int, .
         if sequence is not None:
             yield sequence
     arrays, total = problem.arrays, len(problem.graph.position)
-    units = len(np.unique(arrays.unit))
+    units = len(distinct(arrays.unit))
     counts = sorted({min(units, round(1.25**k)) for k in range(32)} | {units})
     most = max(1, int(effort * LIST_ACTIONS) // total)
     limits = (0, 1) if (arrays.limit < NEVER).any() else (0,)
