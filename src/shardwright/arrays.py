@@ -37,7 +37,7 @@ def distinct(values: npt.NDArray[_N]) -> npt.NDArray[_N]:
 
 def rises(values: npt.NDArray[_N]) -> bool:
     """Whether each number of a row is above the one before."""
-    return values.ndim == 1 and bool((values[1:] > values[:-1]).all())
+    return values.ndim == 1 and bool(np.greater(values[1:], values[:-1]).all())
 
 
 def split_by(values: IntArray, numbers: IntArray) -> list[IntArray]:
