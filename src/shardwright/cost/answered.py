@@ -13,6 +13,7 @@ from shardwright.cost.communication import Network, measured_groups
 from shardwright.cost.compute import Machine, sixteen_bit
 from shardwright.cost.device_blocks import local_sizes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
+from shardwright.cost.fields_read import block_problem
 from shardwright.cost.kernel_lookup import attention_table_for, gemm_grid_for, grouped_table_for
 from shardwright.cost.move_prices import one_move_seconds
 from shardwright.cost.work_prices import cut_product, cut_seconds, gemm_shape, products, unquantised_operators, work_seconds
@@ -94,7 +95,7 @@ def _spent(
     """
     own, problem, block = kind.value, whole.value, of.value
     machine = problem_machine(own)
-    sixteen, context = sixteen_bit(machine), block_context(own, block)
+    sixteen, context = sixteen_bit(machine), block_context(block_problem(own, block), block)
     structure, first = on_replica(cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices)
     program = lower_block(block, structure, context)
     degrees = local_sizes(structure)

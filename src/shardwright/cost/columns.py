@@ -89,7 +89,7 @@ def block_context(problem: Problem, block: Block) -> Context:
 
 def programs_of(problem: Problem, structure: Structure) -> tuple[BlockProgram, ...]:
     """Every block of the model, lowered under `structure`."""
-    return tuple(lower_block(b, structure, block_context(problem, b)) for b in problem.model.blocks)
+    return tuple(lower_block(b, structure, block_context(block_problem(problem, b), b)) for b in problem.model.blocks)
 
 
 def problem_machine(problem: Problem) -> Machine:

@@ -7,23 +7,25 @@ runtime change either what blocks take, or what is summed and gathered over devi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields as fields_of
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from shardwright.dtype import Dtype
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same, one_of_equals
-from shardwright.runtime.runtime import AttentionKernel, Capture, ExpertDispatch
+from shardwright.runtime.runtime import AttentionKernel, Capture, ExpertDispatch, Runtime
 
 Fields = Mapping[str, object]
 """Fields of `Runtime` that a part of pricing ignores, each with the value that stands for all."""
 
 NAMES: Final[Fields] = MappingProxyType({"name": "", "base": "", "facts": (), "offers": (), "own": (), "options": (), "schedules": ()})
 """What a runtime is called, and what it could be besides: no price reads them."""
+_FIELDS: Final = tuple(field.name for field in fields_of(Runtime))
 _STEP: Final[Fields] = MappingProxyType(
     {
         "overlap_grad_reduce": False,
@@ -142,6 +144,8 @@ def _of_block(block: Same[Block]) -> tuple[tuple[str, object], ...]:
 
 @lru_cache(maxsize=4096)
 def _ignoring(problem: Same[Problem], fields: tuple[tuple[str, object], ...], *, narrow: bool) -> Problem:
-    ignored = dict(fields) if narrow else {**dict(fields), **_OF_NARROW}
-    runtime = replace(problem.value.runtime, **ignored)  # type: ignore[arg-type]  # values of its own fields
+    values: dict[str, Any] = {name: getattr(problem.value.runtime, name) for name in _FIELDS}
+    values |= dict(fields) if narrow else {**dict(fields), **_OF_NARROW}
+    # Runtimes are hashed by their names.
+    runtime = Runtime(**{**values, "name": str(hash(tuple(values.values())))})
     return one_of_equals(replace(problem.value, runtime=runtime))

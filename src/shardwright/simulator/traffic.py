@@ -17,6 +17,7 @@ from shardwright.cost.communication import dispatch_bytes, rows_volume, wire_byt
 from shardwright.cost.device_blocks import local_sizes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
 from shardwright.cost.family_costs import recompute_mode
+from shardwright.cost.fields_read import block_problem
 from shardwright.cost.gradient_sums import in_buckets, is_gathered, is_summed_last, sharing_groups, stage_of
 from shardwright.cost.owner_exchange import owner_volumes
 from shardwright.cost.parts import MODES, PART_OF_AXIS, PARTS
@@ -149,7 +150,7 @@ def _of_blocks(sums: _Sums, result: SimulatedPlan, stage: StageParts, runs: _Run
 
 def _of_block(sums: _Sums, stage: StageParts, segment: Segment, *, cut: tuple[int, ...] | None, forward: int, backward: int) -> None:
     own, local = sums.own, sums.device - stage.base
-    context = block_context(own, segment.block)
+    context = block_context(block_problem(own, segment.block), segment.block)
     if cut is not None:
         context = replace(context, tokens=cut[-1], before=cut[:-1])
     structure, first = on_replica(segment.cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices)
