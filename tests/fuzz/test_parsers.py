@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from math import inf
 
 import pytest
 
 from shardwright.errors import ShardwrightError, UsageError
+from shardwright.model.families.huggingface import model_from_config, parse_config
 from tests.fuzz.hunt import hunt, input_of, verdict
 from tests.fuzz.parsers import Parser, parsers
 from tests.tiers import in_both, many, random_of
@@ -53,6 +56,7 @@ def test_messages_never_steer_a_terminal() -> None:
 
 
 FOUND = {
+    "cluster": ("h100-" + "(" * 3000, f"h100-sxm:8@{'e' * 3000}+a100-sxm-80gb:8@west,{'e' * 3000}~west=25gbps"),
     "facts": ('where = {source_id = "[[a]"}', f"where = {{tp = {'9' * 5000}}}"),
     "plan file": ('{"schema": "shardwright.plan", "version": 2, "digest": "\udfff"}',),
 }
@@ -64,6 +68,16 @@ def test_found_before(name: str, text: str) -> None:
     assert verdict(parser, text) == ""
     with pytest.raises(ShardwrightError):
         parser.read(text)
+
+
+def test_a_number_that_no_float_holds_is_read_as_an_infinite_one() -> None:
+    """JSON's 1e400 is infinite; the same in digits was an OverflowError."""
+    (parser,) = (parser for parser in parsers() if parser.name == "configuration")
+    sample = next(text for text in parser.samples if "GPTBigCodeForCausalLM" in text)
+    for written in ("1e400", "9" * 400):
+        text = json.dumps({**json.loads(sample), "resid_pdrop": "huge"}).replace('"huge"', written)
+        assert ("resid_pdrop", inf) in model_from_config(parse_config(text.encode(), source="config.json"), name="m").settings.dropout
+        assert verdict(parser, text) == ""
 
 
 def test_a_device_without_memory_is_refused() -> None:

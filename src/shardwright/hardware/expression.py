@@ -175,7 +175,9 @@ def _link(text: str) -> ZoneLink:
     if not gigabits > 0.0:
         raise ClusterError(f"{_shown(text)}: a link of {gigabits:g} Gbit/s", hint="10gbps")
     if "ms" not in given:
-        raise ClusterError(f"{_shown(text)} says no latency", hint=f"{source}~{target}={gigabits:g}gbps/30ms; 0ms where there is none")
+        raise ClusterError(
+            f"{_shown(text)} says no latency", hint=f"{source[:60]}~{target[:60]}={gigabits:g}gbps/30ms; 0ms where there is none"
+        )
     link = Link(
         latency_s=given["ms"] / 1e3,
         bandwidth=gigabits * 1e9 / BITS_PER_BYTE,
@@ -209,7 +211,7 @@ def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], Origin, str]:
     if instance is None and device is None:
         raise _unknown(name)
     if count is None:
-        raise ClusterError(f"{_shown(name)} needs a count", hint=f"write {name}:8")
+        raise ClusterError(f"{_shown(name)} needs a count", hint=f"write {name[:60]}:8")
     if instance is not None:
         return NodeGroup(kind=instance, count=count), (), ONE_SWITCH, f"{name} counts instances"
     assert device is not None

@@ -115,7 +115,7 @@ def _with_slow_links(cluster: Cluster, state: State) -> tuple[ZoneLink, ...]:
     known = {(one.source, one.target) for one in cluster.links}
     for source, target in slow:
         if (source, target) not in known:
-            zones = ", ".join(zone for zone in cluster.zones if zone)
+            zones = ", ".join(zone[:40] for zone in cluster.zones[:8] if zone)
             raise ClusterError(
                 f"scenario {state.name[:40]!r}: the cluster has no link from {source[:40]!r} to {target[:40]!r}",
                 hint=f"its zones are {zones}" if zones else "it has no zones",

@@ -65,7 +65,8 @@ def checked_links(zones: Iterable[str], links: Iterable[ZoneLink]) -> tuple[Zone
     for pair in permutations(known, 2):
         if pair not in found:
             raise ClusterError(
-                f"zones {pair[0][:60]!r} and {pair[1][:60]!r} have no link", hint=f"{pair[0]}~{pair[1]}=10gbps/30ms, or links: in a file"
+                f"zones {pair[0][:60]!r} and {pair[1][:60]!r} have no link",
+                hint=f"{pair[0][:60]}~{pair[1][:60]}=10gbps/30ms, or links: in a file",
             )
     return tuple(found[pair] for pair in permutations(known, 2))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import log, sqrt
+from math import inf, log, sqrt
 from typing import Any, Final
 
 from shardwright.model.blocks.windows import FULL, SLIDING
@@ -47,8 +47,13 @@ def kind_of(rope: Mapping[str, Any]) -> str:
 
 
 def number_of(value: object) -> float | None:
-    """A number that was written; None for none, and for what is no number."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    """A number that was written, infinite where it is larger than any float; None for none, and for what is no number."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return inf if value > 0 else -inf
 
 
 def share_of(config: Mapping[str, Any], *, usual: float = 1.0) -> float:
