@@ -1,15 +1,24 @@
-"""Verdict of every field of every family whose weights are read, as the page docs/config-fields.md has them; ``python -m`` writes it."""
+"""Verdict of every field of every family whose weights are read, as the page docs/config-fields.md has them.
+
+``python -m tests.execute.field_verdicts`` tries all and writes the page; with names of architectures, these alone. A family takes 5 to 30
+seconds of a processor.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
+
+import torch
 
 from shardwright.model.families.dropout import FIELDS
 from tests.execute.flips import Ending, Flip, Verdict, config_class, fields_of, flips, verdict
@@ -33,15 +42,24 @@ float64). Fields of a section stand behind its name.
 
 Models with experts are tried with the load-balancing loss (`output_router_logits`), and all with another `pad_token_id`.
 
-`python -m tests.execute.field_verdicts` writes this page; tests repeat a sample of it, and `make proof` all.
+Fields that a published file has and its class does not declare are tried with values of the type that is written there.
+
+Biases of a router's choice (`e_score_correction_bias`) are weights, no field: Transformers never updates them. `run` does where it is asked
+([--router-bias-update](running.md#biases-of-routers)).
+
+`python -m tests.execute.field_verdicts [ARCHITECTURE ..]` writes this page, or these sections of it; tests repeat a sample, and
+`make proof` all.
 """
+_DEEPSEEK: Config = {"aux_loss_alpha": 0.25, "seq_aux": True, "ep_size": 1}
+UNDECLARED: Mapping[str, Config] = {"DeepseekV2ForCausalLM": _DEEPSEEK, "DeepseekV3ForCausalLM": _DEEPSEEK}
+"""By architecture, fields of its published files that its class does not declare: of DeepSeek's own code."""
 Found = dict[str, dict[str, set[str]]]
 """Verdict -> field -> reasons."""
 
 
 @cache
 def families() -> Mapping[str, Config]:
-    """A small configuration of every architecture, without dropout and with the load-balancing loss of experts."""
+    """A small configuration of every architecture, without dropout, with the load-balancing loss of experts and with `UNDECLARED`."""
     found: dict[str, Config] = {}
     for config in (*CONFIGS.values(), *PUBLISHED.values()):
         found.setdefault(config["architectures"][0], _trained(config))
@@ -56,7 +74,7 @@ def _trained(config: Config) -> Config:
     balanced = {"output_router_logits": True} if "router_aux_loss_coef" in inner else {}
     if section:
         return {**config, **dropped, section: {**config[section], **balanced}}
-    return {**config, **dropped, **balanced}
+    return {**config, **dropped, **balanced, **UNDECLARED.get(config["architectures"][0], {})}
 
 
 KINDS = ("computed", "without effect", "left out", "must be written", "refused", "not taken")
@@ -109,21 +127,32 @@ def lines_of(architecture: str, found: Found) -> Iterator[str]:
             yield f"- {kind}: {', '.join(listed)}"
 
 
-def page() -> str:
+def section_of(architecture: str) -> str:
+    """What the page says of a family, all of whose fields are tried."""
+    torch.set_num_threads(1)  # tensors are small: threads would wait for each other
+    return "\n".join(lines_of(architecture, of_family(families()[architecture]))).partition("\n\n")[2]
+
+
+def sections() -> dict[str, str]:
+    """What the page says of each family now."""
+    parts = (part.partition("\n") for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:])
+    return {name: text.strip() for name, _, text in parts}
+
+
+def written(found: Mapping[str, str]) -> None:
+    """Write the page with sections in the place of those that it has of the same families."""
     import transformers
 
-    text = [HEAD.format(version=transformers.__version__)]
-    for architecture, config in sorted(families().items()):
-        text += lines_of(architecture, of_family(config))
-    return "\n".join(text) + "\n"
+    every = {name: text for name, text in sorted({**sections(), **found}.items()) if name in families()}
+    body = "\n\n".join(f"## {name}\n\n{text}" for name, text in every.items())
+    PAGE.write_text(f"{HEAD.format(version=transformers.__version__)}\n\n{body}\n", encoding="utf-8")
 
 
 def listed() -> dict[str, dict[str, set[str]]]:
     """Architecture -> verdict -> fields, of the page."""
     found: dict[str, dict[str, set[str]]] = {}
-    for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
-        name, _, rest = part.partition("\n")
-        found[name] = {kind: set(re.findall(r"`([\w.]+)`", said)) for kind, said in re.findall(r"^- ([a-z ]+): (.*)$", rest, re.MULTILINE)}
+    for name, text in sections().items():
+        found[name] = {kind: set(re.findall(r"`([\w.]+)`", said)) for kind, said in re.findall(r"^- ([a-z ]+): (.*)$", text, re.MULTILINE)}
     return found
 
 
@@ -133,6 +162,13 @@ def all_fields(config: Config) -> set[str]:
 
 
 if __name__ == "__main__":
-    told = "Try every field of every family, some minutes long, and write docs/config-fields.md anew."
-    ArgumentParser(prog="python -m tests.execute.field_verdicts", description=told).parse_args()
-    PAGE.write_text(page(), encoding="utf-8")
+    told = "Try every field of families, and write their sections of docs/config-fields.md, each as soon as it is known."
+    parser = ArgumentParser(prog="python -m tests.execute.field_verdicts", description=told)
+    parser.add_argument("architectures", nargs="*", metavar="ARCHITECTURE", help="by default all")
+    parser.add_argument("--processes", type=int, default=1, help="families at a time")
+    arguments = parser.parse_args()
+    asked = arguments.architectures or sorted(families())
+    with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
+        for name, text in zip(asked, pool.map(section_of, asked), strict=True):
+            written({name: text})
+            sys.stderr.write(f"{name}\n")

@@ -100,12 +100,13 @@ def flips(config: Config) -> Iterator[Flip]:
 
 
 def fields_of(config: Config) -> dict[str, tuple[Any, ...]]:
-    """Fields that say something of a model, those of a section behind its name and a dot, with values that are tried; of what the class
-    does not declare none are known.
+    """Fields that say something of a model, those of a section behind its name and a dot, with values that are tried: of the types that the
+    class declares, of what it does not declare of the type that is written.
     """
     declared = inspect.signature(config_class(config)).parameters
     sections = [name for name in config if name.endswith("_config")]
-    values = {name: _values(declared[name].annotation) if name in declared else () for name in (*declared, *config) if name not in sections}
+    kinds = {name: declared[name].annotation if name in declared else type(config[name]) for name in (*declared, *config)}
+    values = {name: _values(kind) for name, kind in kinds.items() if name not in sections}
     others = {name for name in values if name.endswith("_token_id") and name != PADDING}
     found = {name: tried for name, tried in values.items() if name not in OF_FILES | others}
     return found | {f"{section}.{name}": tried for section in sections for name, tried in fields_of(config[section]).items()}

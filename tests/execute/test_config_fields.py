@@ -59,6 +59,17 @@ def test_what_a_head_reads_is_scaled_as_a_t5_was_trained(tmp_path: Path, tied: b
     assert verdict(config, tmp_path).ending is Ending.EQUAL
 
 
+@pytest.mark.parametrize(
+    "fields", [{"rope_theta": 50.0}, {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0}}, {"rope_scaling": None}]
+)
+def test_layers_with_a_window_of_an_olmo3_turn_by_the_base_of_its_class(tmp_path: Path, fields: dict[str, Any]) -> None:
+    """What is written for all layers is of those without a window alone, as Transformers reads it."""
+    found = verdict({**families()["Olmo3ForCausalLM"], **fields}, tmp_path)
+    assert found.ending is Ending.EQUAL, found.said
+    assert found.model is not None
+    assert found.model.settings.local_rope_base == 500000.0
+
+
 def test_a_field_that_is_not_read_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its factors Granite is another model."""
     monkeypatch.setattr(settings, "_factor", lambda fields, own, name: 1.0)

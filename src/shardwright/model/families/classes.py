@@ -29,7 +29,7 @@ class ClassSettings:
     Args:
         eps: of norms. rope_base: of rotary positions; 0: the family has none. rope_share: it reads which part of a head is turned.
         usual_share: that part where it is not written. turned: or how many elements, under ``rotary_dim``.
-        local_base: of layers with a window, which are not made longer, where it is not written; 0: as of the others; None: all turn alike.
+        local_base: of layers with a window, which are not made longer, where it is not written for them; None: all turn alike.
         rope: how positions are turned where nothing is written of it. kinds: further kinds of rotary positions that it knows.
         axes: pairs of a head that turn by time, row and column of a text with images, where ``mrope_section`` is not written; () = none do.
         first_position: row of the first token's learned position. centred: norms take the mean away without a bias.
@@ -138,7 +138,7 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
     "Gemma2ForCausalLM": replace(_GEMMA, score_width=256.0, final_cap=30.0, reads_cap=True),
     "Gemma3ForCausalLM": replace(_GEMMA, rope_base=1e6, local_base=10000.0, score_width=256.0, reads_cap=True, leaves_out=_CORE_CAP),
     **dict.fromkeys(("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), _GEMMA4),
-    "Olmo3ForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0, local_base=0.0),
+    "Olmo3ForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0, local_base=500000.0),
     "Exaone4ForCausalLM": ClassSettings(eps=1e-5),
     "GptOssForCausalLM": ClassSettings(eps=1e-5, rope_base=150000.0, scores_add_up=True, reads_norm=False, rope=_OSS),
     "NemotronHForCausalLM": replace(

@@ -69,7 +69,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         eps=float(eps),
         rope_share=min(_share(fields, own), 1.0),
         rope_pairs=not own.reads_interleave or bool(config.get("rope_interleave", True)),
-        local_rope_base=_local_base(config, own, base),
+        local_rope_base=_local_base(config, own),
         first_position=own.first_position,
         step_limits=_step_limits(config, model, own, fields),
         gate_limit=fields.number("swiglu_limit", minimum=1e-3, maximum=1e6, default=7.0) if _clamped(model) else 7.0,
@@ -128,12 +128,12 @@ def _with_rope(config: Mapping[str, Any], own: ClassSettings) -> Mapping[str, An
     return {**config, "rope_parameters": own.rope} if own.rope and not rope_of(config) else config
 
 
-def _local_base(config: Mapping[str, Any], own: ClassSettings, base: float) -> float:
+def _local_base(config: Mapping[str, Any], own: ClassSettings) -> float:
     """Of rotary positions of layers with a window; 0: they turn as all do."""
     if own.local_base is None:
         return 0.0
     written = (local_rope_of(config).get("rope_theta"), config.get("rope_local_base_freq"))
-    return next((found for one in written if (found := number_of(one))), own.local_base or base)
+    return next((found for one in written if (found := number_of(one))), own.local_base)
 
 
 def _temper(fields: Fields, model: Model) -> tuple[float, float]:
