@@ -43,7 +43,7 @@ def met_inside(problem: Problem, stage: StageParts) -> Grouping | None:
     That is so where trees are regular, and where a family's devices meet each other alone. Two copies of an input that six devices read
     go from the first to two of them, and from the second to two others: these four hold as much and wait for different devices.
     """
-    if len(stage.families) == 1 or all(replica(s.cells, stage.devices[0] - stage.base).cells is not s.cells for s in stage.segments):
+    if len(stage.families) == 1 or all(replica(s.cells, stage.devices.first - stage.base).cells is not s.cells for s in stage.segments):
         return None
 
     def met(device: int) -> list[int]:
@@ -64,7 +64,7 @@ def apart_by_work(problem: Problem, stage: StageParts) -> StageParts:
     Where one class of operators lies on fewer devices than another, those that hold as much may still send or sum unlike parts: of five
     devices that read what six hold a third of each, some find both copies of a part among themselves and some do not.
     """
-    if all(len(family) == 1 for family in stage.families) or not any(_is_uneven(s.cells) for s in stage.segments):
+    if len(stage.families) == stage.devices.size or not any(_is_uneven(s.cells) for s in stage.segments):
         return stage
     families: list[DeviceList] = []
     for family in stage.families:

@@ -43,7 +43,7 @@ class Beyond:
 
 def bucket_of(group: DeviceList, groups: Iterable[DeviceList]) -> DeviceList:
     """The smallest of `groups`, all of which have one device in common, that `group` is a mesh of; `group` itself if there is none."""
-    inside = [g for g in groups if len(g) < len(group) and across(group, g)]
+    inside = [g for g in groups if g.size < group.size and across(group, g)]
     return min(inside, key=lambda g: (len(g), g), default=group)
 
 
@@ -88,7 +88,7 @@ def across(group: DeviceList, part: DeviceList) -> DeviceList:
     if not group.has(part.array).all():
         return EMPTY
     places = np.searchsorted(group.array, part.array)
-    count, first = len(group) // len(part), int(places[0])
+    count, first = group.size // part.size, int(places[0])
     run = int(np.argmin(np.append(places - first == np.arange(len(part)), False)))
     block = first - first % (run * count)
     members = block + first % run + run * np.arange(count)
@@ -260,16 +260,15 @@ _Moved = dict[_Together, tuple[int, int]]
 
 def _moved(items: Iterable[HeldParameters], *, device: int, rules: ShardRules, level: int) -> _Moved:
     """By who moves them; `level`: the ZeRO stage that begins to shard the state which they move for."""
-    found: _Moved = {}
+    each: dict[_Together, list[tuple[int, int]]] = {}
     for h in items:
         kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
         sharing = rules.sharing(h.klass, h.near)
         party = sharing.party(device)
         parts = h.parts if len(sharing.parties) == 1 else 1
         key = _Together(*sharing.among(device, h.group), kind, party.reduced if level == 1 else party.parameter, parts)
-        elements, narrow = found.get(key, (0, 0))
-        found[key] = elements + h.elements * h.layers, narrow + h.elements * h.layers * h.narrow
-    return found
+        each.setdefault(key, []).append((h.elements * h.layers, h.elements * h.layers * h.narrow))
+    return {key: (sum([elements for elements, _ in some]), sum([narrow for _, narrow in some])) for key, some in each.items()}
 
 
 def _summed(

@@ -49,7 +49,7 @@ def with_overlap_of(problem: Problem, stages: Iterable[StageParts]) -> Problem:
     islands = plan_units(problem)[0]
     lying: dict[Hashable, tuple[StageCells, int, Units]] = {}
     for stage in stages:
-        first, near = islands.seen_from(stage.base, (stage.devices[-1],))
+        first, near = islands.seen_from(stage.base, (stage.devices.last,))
         for segment in stage.segments:
             lying[id(segment.cells), stage.base - first, near.first, near.size] = segment.cells, stage.base - first, near
     return without_fused_overlap(problem) if any(_leaves(*one) for one in lying.values()) else problem

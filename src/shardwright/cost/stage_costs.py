@@ -35,7 +35,7 @@ Uses = dict[tuple[int, int, int], dict[tuple[int, int], dict[tuple[int, int], Gr
 
 def sharing(stage: StageParts, holdings: Holdings) -> list[Sharing]:
     """What the families of a stage sum, as `StageCosts.of` takes it."""
-    number = {family[0]: index for index, family in enumerate(stage.families)}
+    number = {family.first: index for index, family in enumerate(stage.families)}
     return [((stage.lane, stage.chunk, number[d]), h, 0, h.uses) for (*_, d), held in holdings.items() for h in held]
 
 
@@ -81,7 +81,7 @@ class StageCosts:
                 cost = families[stage.lane, stage.chunk, 0]
                 pieces[stage.lane, stage.chunk] = int(cost.slices[0].pieces[0])
         for key, held, by, used in sums:
-            if len(held.group) > 1 or len(used) > 1:
+            if held.group.size > 1 or len(used) > 1:
                 mine = (tied if held.is_tied else uses).setdefault(key, {})
                 for lane_number, chunk, _ in used:
                     mine.setdefault((lane_number, chunk), {})[id(held.group), by] = held.group, by

@@ -9,6 +9,7 @@ As a `range` is, a `DeviceList` is equal to no tuple: `tuple(devices)` has the n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
@@ -30,12 +31,16 @@ class DeviceList(Sequence[int]):
     Args:
         first: the first device. levels: (count, step) of each level of the pattern, outermost first, no two of which are one; (): the
             first device alone. offsets: where there is no pattern, what each device is behind the first one, as int64 in bytes; levels
-            is then ((count, 0),). An empty row has first 0 and levels ((0, 0),).
+            is then ((count, 0),). An empty row has first 0 and levels ((0, 0),). size, last: number of devices and the last one.
+        nests: whether devices rise, and each level's step is as wide as all that is inside it.
     """
 
     first: int
     levels: Levels
     offsets: bytes = b""
+    size: int = field(compare=False, repr=False)
+    last: int = field(compare=False, repr=False)
+    nests: bool = field(compare=False, repr=False)
 
     @staticmethod
     def of(devices: Iterable[int]) -> DeviceList:
@@ -43,13 +48,13 @@ class DeviceList(Sequence[int]):
         if isinstance(devices, DeviceList):
             return devices
         row = np.asarray(devices if isinstance(devices, (np.ndarray, list, tuple, range)) else list(devices), dtype=np.int64)
-        if len(row) < 2:
-            return DeviceList(first=int(row[0]), levels=()) if len(row) else EMPTY
-        first = int(row[0])
+        if not len(row):
+            return EMPTY
+        first, last, size = int(row[0]), int(row[-1]), len(row)
         levels = _levels(row)
         if levels is not None:
-            return DeviceList(first=first, levels=levels)
-        return DeviceList(first=first, levels=((len(row), 0),), offsets=(row - first).tobytes())
+            return DeviceList(first=first, levels=levels, size=size, last=last, nests=_nested(levels))
+        return DeviceList(first=first, levels=((size, 0),), offsets=(row - first).tobytes(), size=size, last=last, nests=False)
 
     @staticmethod
     def run(first: int, count: int) -> DeviceList:
@@ -60,22 +65,27 @@ class DeviceList(Sequence[int]):
     def mesh(first: int, levels: Iterable[tuple[int, int]]) -> DeviceList:
         """Devices first + step x i + step' x j .., i from 0 to count - 1 on each level (count, step), outermost first."""
         found: list[tuple[int, int]] = []
+        size, last = 1, first
         for count, step in reversed(tuple(levels)):
             if not count:
                 return EMPTY
+            size, last = size * count, last + (count - 1) * step
             if count == 1:
                 continue
             if found and step == found[-1][0] * found[-1][1]:
                 found[-1] = (count * found[-1][0], found[-1][1])
             else:
                 found.append((count, step))
-        return DeviceList(first=first, levels=tuple(reversed(found)))
+        pattern = tuple(reversed(found))
+        return DeviceList(first=first, levels=pattern, size=size, last=last, nests=_nested(pattern))
 
     def shifted(self, by: int) -> DeviceList:
         """Each device `by` further on."""
-        if not by or not len(self):
+        if not by or not self.size:
             return self
-        return DeviceList(first=self.first + by, levels=self.levels, offsets=self.offsets)
+        return DeviceList(
+            first=self.first + by, levels=self.levels, offsets=self.offsets, size=self.size, last=self.last + by, nests=self.nests
+        )
 
     def by_number(self) -> DeviceList:
         """The same devices in the order of their numbers."""
@@ -93,7 +103,9 @@ class DeviceList(Sequence[int]):
         if self.offsets:
             row = np.frombuffer(self.offsets, dtype=np.int64) + self.first
         else:
-            row = _grid(self.levels) + self.first
+            row = np.full(1, self.first, dtype=np.int64)
+            for count, step in self.levels:
+                row = np.add.outer(row, np.arange(0, count * step, step) if step else np.zeros(count, dtype=np.int64)).reshape(-1)
         row.setflags(write=False)
         return row
 
@@ -102,7 +114,7 @@ class DeviceList(Sequence[int]):
         return row if dtype in (None, row.dtype) else row.astype(dtype)
 
     def __len__(self) -> int:
-        return prod([count for count, _ in self.levels])
+        return self.size
 
     def __iter__(self) -> Iterator[int]:
         numbers: list[int] = self.array.tolist()
@@ -119,7 +131,7 @@ class DeviceList(Sequence[int]):
     def __getitem__(self, place: int | slice) -> int | DeviceList:
         if isinstance(place, slice):
             return self._part(place)
-        left = range(len(self))[place]
+        left = range(self.size)[place]
         if self.offsets:
             return self.first + int(np.frombuffer(self.offsets, dtype=np.int64, count=1, offset=8 * left)[0])
         found = self.first
@@ -137,7 +149,7 @@ class DeviceList(Sequence[int]):
     def __contains__(self, device: object) -> bool:
         if not isinstance(device, (int, np.integer)):
             return False
-        if self._nests:
+        if self.nests:
             return _has(self.levels, int(device) - self.first)
         return bool((self.array == device).any())
 
@@ -161,7 +173,7 @@ class DeviceList(Sequence[int]):
 
     def has(self, devices: IntArray) -> BoolArray:
         """Which of some devices are in this row."""
-        if not self._nests:
+        if not self.nests:
             row = np.sort(self.array)
             return np.asarray(row[np.searchsorted(row, devices).clip(max=len(row) - 1)] == devices) if len(row) else devices != devices
         left, found = devices - self.first, np.ones(devices.shape, dtype=np.bool_)
@@ -172,7 +184,7 @@ class DeviceList(Sequence[int]):
 
     def __lt__(self, other: DeviceList) -> bool:
         """As tuples of the numbers compare."""
-        if self.first != other.first and len(self) and len(other):
+        if self.first != other.first and self.size and other.size:
             return self.first < other.first
         one, two = self.array, other.array
         both = min(len(one), len(two))
@@ -181,48 +193,45 @@ class DeviceList(Sequence[int]):
 
     def within(self, low: int, high: int) -> int:
         """How many devices are from `low` to before `high`."""
-        if self._nests:
+        if self.nests and low <= self.first and self.last < high:
+            return self.size
+        if self.nests:
             return max(_below(self.levels, high - self.first) - _below(self.levels, low - self.first), 0)
         row = self.array
         return int(((row >= low) & (row < high)).sum())
 
     @property
-    def _nests(self) -> bool:
-        """Whether devices rise, and each level's step is as wide as all that is inside it."""
-        return not self.offsets and _nested(self.levels)
-
-    @property
     def rises(self) -> bool:
         """Whether each device is above the one before."""
-        return self._nests or bool((np.diff(self.array) > 0).all())
+        return self.nests or bool((np.diff(self.array) > 0).all())
 
     @property
     def is_run(self) -> bool:
         """Whether the devices are one behind the other."""
-        return not self.offsets and self.levels in ((), ((len(self), 1),))
+        return not self.offsets and self.levels in ((), ((self.size, 1),))
 
 
-EMPTY = DeviceList(first=0, levels=((0, 0),))
+EMPTY = DeviceList(first=0, levels=((0, 0),), size=0, last=0, nests=False)
 
 
 def apart(rows: Iterable[DeviceList]) -> bool:
     """Whether no device is in two of some rows, or twice in one."""
-    rows = [row for row in rows if len(row)]
-    if all(row.rises for row in rows):
-        ends = sorted((row.first, row[-1]) for row in rows)
+    rows = [row for row in rows if row.size]
+    if False not in [row.nests or row.rises for row in rows]:
+        ends = sorted([(row.first, row.last) for row in rows])
         if all(one[1] < other[0] for one, other in pairwise(ends)) or _interleaved(rows) is not None:
             return True
-    return not rows or int(_mask(rows).sum()) == sum(map(len, rows))
+    return not rows or int(_mask(rows).sum()) == sum([row.size for row in rows])
 
 
 def union(rows: Iterable[DeviceList]) -> DeviceList:
     """All devices of some rows, each once, by number."""
-    different = sorted({_distinct(row) for row in set(rows) if len(row)}, key=lambda row: row.first)
-    if len(different) == 1:
-        return different[0]
-    if all(row.is_run for row in different) and all(one[-1] + 1 >= other.first for one, other in pairwise(different)):
-        last = max((row[-1] for row in different), default=-1)
-        return DeviceList.run(different[0].first, last + 1 - different[0].first) if different else EMPTY
+    objects = {id(row): row for row in rows if row.size}
+    different = sorted({_distinct(row) for row in objects.values()}, key=lambda row: row.first)
+    if len(different) < 2:
+        return different[0] if different else EMPTY
+    if all(row.is_run for row in different) and all(one.last + 1 >= other.first for one, other in pairwise(different)):
+        return DeviceList.run(different[0].first, max([row.last for row in different]) + 1 - different[0].first)
     return _interleaved(different) or DeviceList.of(np.flatnonzero(_mask(different)))
 
 
@@ -302,11 +311,3 @@ def _levels(row: IntArray) -> Levels | None:
         levels.append((run, step))
         row = table[:, 0]
     return tuple(reversed(levels))
-
-
-def _grid(levels: Levels) -> IntArray:
-    """The pattern that begins at 0."""
-    row = np.zeros(1, dtype=np.int64)
-    for count, step in levels:
-        row = np.add.outer(row, np.arange(count, dtype=np.int64) * step).reshape(-1)
-    return row

@@ -195,7 +195,7 @@ def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows)
     known = {id(stage.families): stage.families for stage in every}
     row_of = {row: number for number, row in enumerate(rows.devices)}
     # A family of all devices of a row tells none of them apart.
-    whole = {key: row_of[families[0]] for key, families in known.items() if len(families) == 1 and families[0] in row_of}
+    whole = {key: row for key, families in known.items() if len(families) == 1 and (row := row_of.get(families[0], -1)) >= 0}
     members = {key: families for key, families in known.items() if key not in whole}
     parts, family_of = _parts_of_rows(rows, members)
     # By row the stages that all of its devices are one family of.
@@ -252,7 +252,7 @@ def class_numbers(classes: tuple[DeviceClass, ...]) -> Int32Array:
 @lru_cache(maxsize=8)
 def _class_numbers(known: Same[tuple[DeviceClass, ...]]) -> Int32Array:
     classes = known.value
-    result = np.full(max(c.devices[-1] for c in classes) + 1, -1, dtype=np.int32)
+    result = np.full(max(c.devices.last for c in classes) + 1, -1, dtype=np.int32)
     for number, one in enumerate(classes):
         result[one.devices.array] = number
     result.setflags(write=False)

@@ -32,12 +32,12 @@ def plan_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[
     kept, held = held_bytes(problem, _side_by_side(found), np.array([one.allocated for one in found], dtype=np.int64))
     result = []
     for number, (device_class, one) in enumerate(zip(program.classes, found, strict=True)):
-        own = kind_problem(problem, device_class.devices[0])
+        own = kind_problem(problem, device_class.devices.first)
         items = one.items | {"fragmentation": int(kept[number]) - one.allocated} | one.outside
         result.append(
             StageMemory(
                 rank=number,
-                devices=len(device_class.devices),
+                devices=device_class.devices.size,
                 layers=_text(program, device_class),
                 items=tuple(items.items()),
                 allocated=one.allocated,

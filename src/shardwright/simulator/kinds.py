@@ -37,7 +37,7 @@ def kind_times(cluster: Cluster, result: SimulatedPlan) -> tuple[KindTimes, ...]
     program, timeline = result.program, result.timeline
     names = kind_names(cluster)
     kinds = list(dict.fromkeys(names))
-    group = groups_of(cluster, np.array([one.devices[0] for one in program.classes], dtype=np.int64))
+    group = groups_of(cluster, np.array([one.devices.first for one in program.classes], dtype=np.int64))
     kind_of = np.array([kinds.index(names[g]) for g in group.tolist()], dtype=np.int64)
     counts = np.array([len(one.devices) for one in program.classes], dtype=np.float64)
     busy, waits = _seconds(program, timeline.start, timeline.finish, kind_of, num_kinds=len(kinds))

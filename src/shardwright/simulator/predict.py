@@ -47,7 +47,7 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
     problem = under(problem, plan.options)
     done = result or simulate_plan(problem, plan)
     step, classes = done.step_time_s, done.program.classes
-    kinds = [_kind(problem, c.devices[0]) for c in classes]
+    kinds = [_kind(problem, c.devices.first) for c in classes]
     capacity = [kind_memory(problem, kind) for kind in kinds]
     worst = max(range(len(classes)), key=lambda k: (done.memory[k].reserved / capacity[k], -k))
     parts = breakdown(done)

@@ -16,6 +16,7 @@ from shardwright.cost.model_flops import model_flops
 from shardwright.cost.overlap import with_overlap_of
 from shardwright.cost.stage_costs import Sharing, StageCosts
 from shardwright.errors import StrategyError
+from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import counts_by_group, group_ends
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
@@ -165,7 +166,7 @@ def _laid(one: _Question) -> _Laid:
     if not one.verified:
         require_valid(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
     stages = plan_stages(plan, model=problem.model, unfolded=one.unfolded)
-    edges = tuple(edge for lane in stages for edge in lane_edges(problem, lane))
+    edges = tuple([edge for lane in stages for edge in lane_edges(problem, lane)])
     summings = summings_of(problem, stages)
     if not one.unfolded:
         stages = refined(problem, plan, stages, edges, summings)
@@ -214,7 +215,9 @@ def refined(
         stages = refine_families(stages, edges=edges, summings=summings, ground=ground, exchanges=exchanges)
         exchanges = [grouping for lane in stages for stage in lane if (grouping := met_inside(problem, stage)) is not None]
         together, stages = stages, tuple(tuple([apart_by_work(problem, stage) for stage in lane]) for lane in stages)
-        if not exchanges and all(old is new for lanes in zip(together, stages, strict=True) for old, new in zip(*lanes, strict=True)):
+        if not exchanges and False not in [
+            old is new for lanes in zip(together, stages, strict=True) for old, new in zip(*lanes, strict=True)
+        ]:
             break
     return stages
 
@@ -222,8 +225,8 @@ def refined(
 def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], kinds: tuple[PlacedKind, ...]) -> StageCosts:
     """Every family of every stage, priced; stages of one kind are priced once."""
     working = working_devices(Same(stages))
-    problem = with_overlap_of(working_problem(problem, working), (stage for lane in stages for stage in lane))
-    shape = Shape(devices=working, sets=len({stage.devices for lane in stages for stage in lane}))
+    problem = with_overlap_of(working_problem(problem, working), [stage for lane in stages for stage in lane])
+    shape = Shape(devices=working, sets=len(set({id(stage.devices): stage.devices for lane in stages for stage in lane}.values())))
     families: dict[tuple[int, int, int], FamilyCosts] = {}
     shared: list[Sharing] = []
     known: dict[int, list[FamilyCosts]] = {}
@@ -243,6 +246,11 @@ def _family_costs(problem: Problem, plan: Plan, kind: StageKind, index: int, *, 
     base, device = stage.base, stage.families[index][0]
     place = base % unit if unit else base
     own = {key: items for key, items in kind.held.items() if key[3] == device}
+    groups: dict[int, DeviceList] = {}
+    for items in own.values():
+        for h in items:
+            groups[id(h.group)], groups[id(h.near)] = h.group, h.near
+    number = {key: index for index, key in enumerate(groups)}
     sums = tuple(
         [
             (
@@ -252,16 +260,17 @@ def _family_costs(problem: Problem, plan: Plan, kind: StageKind, index: int, *, 
                 h.trainable,
                 h.backward,
                 h.layers,
-                h.group.shifted(-base),
-                h.near.shifted(-base),
+                number[id(h.group)],
+                number[id(h.near)],
             )
             for (_, _, n, _), items in own.items()
             for h in items
         ]
     )
+    counted = tuple([group.shifted(-base) for group in groups.values()])
     segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
     shards = _shards_alike(plan, stage, [h for items in own.values() for h in items])
-    alike = (shards, plan.lanes[stage.lane].slices, shape, place, device - base, segments, sums)
+    alike = (shards, plan.lanes[stage.lane].slices, shape, place, device - base, segments, sums, counted)
     return _priced(_Asked(alike=alike, problem=Same(problem), plan=plan, stage=stage, family=index, held=own, shape=shape))
 
 
@@ -304,7 +313,7 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
     for edge in stage_edges(lane, model=model):
         block, ends = model.blocks[model.runs[edge.run].block], (lane[edge.source], lane[edge.target])
         segments = edge_segments(edge, *ends, model=model)
-        base, near = islands.seen_from(min(ends[0].base, ends[1].base), (stage.devices[-1] for stage in ends))
+        base, near = islands.seen_from(min(ends[0].base, ends[1].base), (stage.devices.last for stage in ends))
         placed = [(id(s.cells), stage.base - base) for s, stage in zip(segments, ends, strict=True)]
         alike = (edge.run, edge.operator, near.first, near.size, *placed)
         if alike not in known:

@@ -39,7 +39,7 @@ def stage_kinds(problem: Problem, stages: tuple[tuple[StageParts, ...], ...], su
     placed: list[PlacedKind] = []
     for stage in (stage for lane in stages for stage in lane):
         base, mine = stage.base, used.get((stage.lane, stage.chunk), [])
-        firsts = tuple([family[0] - base for family in stage.families])
+        firsts = tuple([family.first - base for family in stage.families])
         parts = tuple([(id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments])
         sums = tuple([(n, number, id(one.sums), one.base - base, one.layers, len(one.uses)) for n, number, one in mine])
         alike = (stage.lane, base % unit if unit else base, firsts, parts, sums)

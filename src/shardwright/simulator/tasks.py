@@ -75,10 +75,10 @@ def _sends(problem: Problem, program: Program) -> _Sends:
 @lru_cache(maxsize=64)
 def _lying(classes: tuple[DeviceClass, ...], units: tuple[Units, ...], total: int) -> tuple[IntArray, IntArray]:
     """(levels, classes) unit of each class's first device, and (levels, classes, 2) its members there over the unit's devices."""
-    firsts = np.array([c.devices[0] for c in classes], dtype=np.int64)
+    firsts = np.array([c.devices.first for c in classes], dtype=np.int64)
     unit = np.array([level.of(firsts) for level in units])
     sizes = [np.minimum(level.sizes(firsts), total).tolist() for level in units]
-    members = [[one.devices.within(*level.around(one.devices[0])) for one in classes] for level in units]
+    members = [[one.devices.within(*level.around(one.devices.first)) for one in classes] for level in units]
     return unit, np.stack([np.array(members), np.array(sizes)], axis=2)
 
 

@@ -36,7 +36,7 @@ def simulated_trace(result: SimulatedPlan, *, plan: str, devices: Sequence[int] 
         UsageError: a device runs nothing in this plan. ResourceError: this machine has not the memory for so many tasks.
     """
     program = result.program
-    chosen = tuple(sorted(set(devices))) or tuple(sorted(c.devices[0] for c in program.classes))
+    chosen = tuple(sorted(set(devices))) or tuple(sorted(c.devices.first for c in program.classes))
     numbers = class_numbers(program.classes)
     idle = [d for d in chosen if not 0 <= d < len(numbers) or numbers[d] < 0]
     if idle:

@@ -70,7 +70,7 @@ def plan_traffic(problem: Problem, result: SimulatedPlan) -> tuple[tuple[Traffic
     runs = _runs(result)
     found = []
     for number, device_class in enumerate(program.classes):
-        sums = _Sums(problem, device_class.devices[0])
+        sums = _Sums(problem, device_class.devices.first)
         for lane, chunk, _ in device_class.families:
             stage = program.stages[lane][chunk]
             held = [holdings.get((lane, chunk, n, sums.device), ()) for n in range(len(stage.segments))]

@@ -136,16 +136,18 @@ class TreeCells(Mapping[int, Cell]):
         # A mesh's steps nest: from the widest on, each says one index of a device.
         below, nested = 1, []
         for level in reversed(levels):
-            nested.append((cast(int, level.step), below))
+            nested.append((cast(int, level.step), below, level.num_parts))
             below *= level.num_parts
         self._nested = sorted(nested, reverse=True)
 
     def __getitem__(self, device: int) -> Cell:
-        place, left, ways = 0, device - self.row[0], []
-        for step, below in self._nested:
+        place, left, ways = 0, device - self.row.first, []
+        inside = True
+        for step, below, parts in self._nested:
             index, left = divmod(left, step) if step else (0, left)
+            inside = inside and 0 <= index < parts
             place += index * below
-        if not 0 <= place < len(self.row) or self.row[place] != device:
+        if left or not inside:
             found = np.flatnonzero(self.devices == device)
             if not len(found):
                 raise KeyError(device)
@@ -159,7 +161,7 @@ class TreeCells(Mapping[int, Cell]):
         return iter(self.row)
 
     def __len__(self) -> int:
-        return len(self.row)
+        return self.row.size
 
     @cached_property
     def devices(self) -> IntArray:

@@ -83,7 +83,7 @@ def _leaves(split: Split | None) -> DeviceList:
 
 def _classes(sets: tuple[DeviceList, ...]) -> tuple[tuple[DeviceList, ...], tuple[tuple[int, ...], ...]]:
     """Devices by the sets they are in: each set cuts the classes that it meets in two."""
-    if all(map(len, sets)) and apart(sets):
+    if 0 not in [one.size for one in sets] and apart(sets):
         by_device = sorted(range(len(sets)), key=lambda one: sets[one].first)
         return tuple(sets[one] for one in by_device), tuple((by_device.index(one),) for one in range(len(sets)))
     devices, place = np.unique(np.concatenate([one.array for one in sets]), return_inverse=True)

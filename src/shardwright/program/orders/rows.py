@@ -162,7 +162,7 @@ def _named(plan: Plan, order: Named, *, lanes: tuple[int, ...], take: Participat
         raise _located(error, path) from error
     ranks = _ranks(plan, order, placement=placement, lanes=lanes, take=take, path=path)
     table = _table(plan, order, lanes=lanes, ranks=len(ranks), path=path)
-    turn = sorted(range(len(ranks)), key=lambda rank: take.sets[ranks[rank]][0])
+    turn = sorted(range(len(ranks)), key=lambda rank: take.sets[ranks[rank]].first)
     picked = np.concatenate([np.arange(table.row_start[rank], table.row_start[rank + 1]) for rank in turn])
     pairs = table.overlapped if table.overlapped is not None else np.zeros_like(table.kind)
     lane = np.array(lanes)[table.lane]

@@ -150,7 +150,7 @@ def edge_messages(
             stages are laid out alike. islands: that devices lie in; None: no islands.
     """
     first = min(source.base, target.base)
-    base, near = islands.seen_from(first, (end.devices[-1] for end in (source, target))) if islands is not None else (first, None)
+    base, near = islands.seen_from(first, (end.devices.last for end in (source, target))) if islands is not None else (first, None)
     made, wanted = ((segment.cells, stage.base - base) for stage, segment in zip((source, target), segments, strict=True))
     found = (_between(one, other, extents, length, near, minimal) for one, other in ((made, wanted), (wanted, made)))
     forward, backward = (counted_from(one, base) for one in found)

@@ -100,7 +100,7 @@ def refine_families(
     known: dict[object, list[Trait]] = {}
     # What tells devices apart, each once: traits by the device that they are counted from.
     told: dict[tuple[int, int], tuple[Trait, int]] = {}
-    size = 1 + max(stage.devices[-1] for stage in every)
+    size = 1 + max([stage.devices.last for stage in every])
     period = _period(ground.units, size)
     for stage in every:
         form = (stage.lane, stage.base % period, *[(id(s.cells), id(s.block)) for s in stage.segments])
@@ -108,7 +108,8 @@ def refine_families(
             held = [held_trait(s.cells, s.block, ground.lengths(stage.lane, s)) for s in stage.segments]
             reached = (reach_trait(cells, stage.base % period, ground.units) for cells in dict.fromkeys(s.cells for s in stage.segments))
             known[form] = [trait for trait in (*held, *reached) if not trait.plain or len(trait.marks) < len(stage.devices)]
-        told |= {(id(trait), stage.base): (trait, stage.base) for trait in known[form]}
+        for trait in known[form]:
+            told[id(trait), stage.base] = trait, stage.base
     meeting: dict[tuple[int, int], tuple[Trait, int]] = {}
     alike = True
     for trait, bases, count, inside in _met(stages, edges, summings, ground, period):
@@ -125,7 +126,7 @@ def refine_families(
         return stages
     colours = _Colours(size, ground.kinds)
     for own in families.values():
-        colours.tell(np.concatenate([one.array for one in own]), np.repeat(np.arange(len(own)), [len(one) for one in own]))
+        colours.tell(np.concatenate([one.array for one in own]), np.repeat(np.arange(len(own)), [one.size for one in own]))
     for trait, base in told.values():
         colours.tell(trait.meet().devices + base, trait.marks)
     if alike and all(map(colours.are_one, families.values())):
@@ -166,7 +167,7 @@ def _met(
     units = ground.units
     crossed: dict[tuple[int, int, tuple[int, ...]], tuple[Messages, dict[int, None]]] = {}
     for one in edges:
-        ends = tuple([len(stages[one.lane][chunk].devices) for chunk in (one.edge.source, one.edge.target)])
+        ends = tuple([stages[one.lane][chunk].devices.size for chunk in (one.edge.source, one.edge.target)])
         for messages, sizes in ((one.forward, ends), (one.backward, ends[::-1])):
             crossed.setdefault((id(messages.sends), messages.base % period, sizes), (messages, {}))[1][messages.base] = None
     for (_, base, sizes), (messages, bases) in crossed.items():
@@ -174,7 +175,7 @@ def _met(
             yield trait, bases, size, True
     summed: dict[tuple[int, int, tuple[int, ...], bool, tuple[int, ...]], tuple[Summing, dict[int, None]]] = {}
     for summing in summings:
-        sizes = tuple([len(stages[lane][chunk].devices) for lane, chunk, _ in summing.uses])
+        sizes = tuple([stages[lane][chunk].devices.size for lane, chunk, _ in summing.uses])
         parties = tuple([ground.parties[use[0]] for use in summing.uses]) if ground.parties else ()
         known = (id(summing.sums), summing.base % period, sizes, len({use[:2] for use in summing.uses}) == 1, parties)
         summed.setdefault(known, (summing, {}))[1][summing.base] = None

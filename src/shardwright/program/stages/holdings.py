@@ -123,7 +123,7 @@ def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Itera
                 if of is not None and use[:2] != (of.lane, of.chunk):
                     continue
                 near = None if len(one.uses) == 1 else sums.holders(number)
-                for device in [family[0] for family in stages[use[0]][use[1]].families]:
+                for device in [family.first for family in stages[use[0]][use[1]].families]:
                     key = (id(sums), number, device - base)
                     if key not in shares_of_device:
                         shares_of_device[key] = sums.of_device(number, device - base)
@@ -154,7 +154,7 @@ def parameter_sums(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, 
     for stretch in _stretches(stages, model=model):
         spots = [*stretch.spots, *[(p.use, p.stage, p.segment) for p in stretch.others]]
         first = min([stage.base for _, stage, _ in spots])
-        base, near = islands.seen_from(first, (stage.devices[-1] for _, stage, _ in spots)) if islands is not None else (first, None)
+        base, near = islands.seen_from(first, (stage.devices.last for _, stage, _ in spots)) if islands is not None else (first, None)
         lanes: dict[tuple[int, int, int], int] = {}
         turns = [lanes.setdefault((use[0], segment.run, segment.first), len(lanes)) for use, _, segment in spots]
         alike = (

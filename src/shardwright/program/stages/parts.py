@@ -59,7 +59,7 @@ class StageParts:
 @lru_cache(maxsize=8)
 def working_devices(stages: Same[tuple[tuple[StageParts, ...], ...]]) -> DeviceList:
     """Devices that are in some stage, by number; all others are idle, wherever they lie."""
-    return union(stage.devices for lane in stages.value for stage in lane)
+    return union([stage.devices for lane in stages.value for stage in lane])
 
 
 def plan_stages(plan: Plan, *, model: Model, unfolded: bool = False) -> tuple[tuple[StageParts, ...], ...]:

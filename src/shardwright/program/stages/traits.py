@@ -66,8 +66,16 @@ def _trait(meet: Callable[[], Grouping], count: int, columns: Sequence[IntArray]
     """`count` devices, which differ where one of the columns does."""
     differing = [column for column in columns if len(column) and column.min() != column.max()]
     if not differing:
-        return Trait(meet=meet, full=full, marks=np.broadcast_to(np.int64(0), count), plain=True)
+        return Trait(meet=meet, full=full, marks=_no_marks(count), plain=True)
     return Trait(meet=meet, full=full, marks=numbered_rows(np.stack(differing, axis=1)), plain=False)
+
+
+@lru_cache(maxsize=8)
+def _no_marks(count: int) -> IntArray:
+    """Marks of devices that do not differ."""
+    marks = np.zeros(count, dtype=np.int64)
+    marks.setflags(write=False)
+    return marks
 
 
 @lru_cache(maxsize=4096)
@@ -79,9 +87,9 @@ def _alone(row: DeviceList) -> Grouping:
 
 def _by_device(cells: StageCells, devices: IntArray, column: IntArray) -> IntArray:
     """A column of some devices of the cells as one of all of them; -1: it is of others."""
-    if len(column) == len(cells.devices) and column.min() == column.max():
+    if len(column) == cells.devices.size and column.min() == column.max():
         return column
-    result = np.full(len(cells.devices), -1, dtype=np.int64)
+    result = np.full(cells.devices.size, -1, dtype=np.int64)
     result[np.searchsorted(cells.devices.array, devices)] = column
     return result
 
@@ -93,14 +101,14 @@ def held_trait(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Tra
     # The input lies as the stream does, though none of the block's operators may.
     for klass in (k for k in dict.fromkeys((OperatorClass.STREAM, *(o.klass for o in block.operators))) if cells.cells.get(k)):
         parts = projection(cells, klass, PARTS)
-        held, whole = _elements(parts.cells, block, klass), len(parts.row) == len(cells.devices)
+        held, whole = _elements(parts.cells, block, klass), parts.row.size == cells.devices.size
         if not whole or held.min() != held.max():
             columns.append(_by_device(cells, parts.devices, held[parts.number]))
         of_lengths = [tokens(cells, klass, length) for length in lengths]
         if not whole or not all(one.even for one in of_lengths):
             trees[id(cells.cells[klass])] = parts.devices, [one.counts for one in of_lengths]
     columns += [_by_device(cells, devices, column) for devices, counts in trees.values() for of in counts for column in of.T]
-    return _trait(partial(_alone, cells.devices), len(cells.devices), columns)
+    return _trait(partial(_alone, cells.devices), cells.devices.size, columns)
 
 
 @lru_cache(maxsize=1024)
@@ -123,14 +131,14 @@ def reach_trait(cells: StageCells, base: int, units: tuple[Units, ...]) -> Trait
     """How the groups of each device lie on the tiers: for each tree and set of dims, of the devices that differ only in those."""
     columns = []
     for klass in {id(tree): klass for klass, tree in cells.cells.items()}.values():
-        if len(cells.cells[klass]) == len(cells.devices) and _lie_alike(cells, klass, base, units):
+        if len(cells.cells[klass]) == cells.devices.size and _lie_alike(cells, klass, base, units):
             continue
         devices = devices_of(cells.cells[klass])
         for numbers in _reached(cells, klass):
             of = numbers >= 0
             lying = _lying(devices[of], numbers[of], base, units)
             columns.append(_by_device(cells, devices[of], lying[numbers[of]]))
-    return _trait(partial(_alone, cells.devices), len(cells.devices), columns)
+    return _trait(partial(_alone, cells.devices), cells.devices.size, columns)
 
 
 def _lie_alike(cells: StageCells, klass: OperatorClass, base: int, units: tuple[Units, ...]) -> bool:
