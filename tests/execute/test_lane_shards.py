@@ -18,6 +18,7 @@ from shardwright.execute.state.checkpoint import read, resumed
 from shardwright.execute.training.step import unsplit
 from shardwright.execute.training.train import member, training
 from shardwright.execute.transport.record import SentElements, Trace
+from shardwright.hardware.device_list import DeviceList
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.shard_rules import shard_rules
 from tests.execute.saved import save
@@ -61,8 +62,8 @@ def test_the_busiest_gives_the_owners_what_is_priced(name: str) -> None:
     rules, small = shard_rules(PLANS[name].plan), PLANS[name]
     compared = 0
     for bucket, records in moved(name, "owners"):
-        sharing = rules.sharing(ParameterClass.DENSE, bucket.sharers[0].devices)
-        volume = bucket.elements * owner_volumes(bucket.members, sharing)["to_owners"]
+        sharing = rules.sharing(ParameterClass.DENSE, DeviceList.of(bucket.sharers[0].devices))
+        volume = bucket.elements * owner_volumes(DeviceList.of(bucket.members), sharing)["to_owners"]
         assert sorted(r.device for r in records) == list(bucket.devices)
         assert max(r.elements for r in records) == pytest.approx(volume, abs=len(bucket.devices))
         assert sum(r.sent for r in records) == sum(r.received for r in records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shardwright.hardware.device_list import DeviceList
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.shard_rules import shard_rules
 from shardwright.strategy.plan.plan import Plan
@@ -61,14 +62,14 @@ def test_the_last_rule_that_names_a_lane_holds_for_it() -> None:
 
 @pytest.mark.parametrize("zero", ["zero all: all/1/1\n", "zero all: all/all/all\n", "zero all: all/1/1\nzero all: all/1/1 lanes=b\n"])
 def test_without_lanes_that_shard_all_holders_are_one_party(zero: str) -> None:
-    sharing = shard_rules(plan_of(zero)).sharing(ParameterClass.DENSE, (0, 1, 2))
-    assert [party.devices for party in sharing.parties] == [(0, 1, 2)]
+    sharing = shard_rules(plan_of(zero)).sharing(ParameterClass.DENSE, DeviceList.run(0, 3))
+    assert [tuple(party.devices) for party in sharing.parties] == [(0, 1, 2)]
     assert sharing.to_owners == sharing.from_owners == 0.0
 
 
 def test_lanes_that_shard_are_parties() -> None:
-    sharing = shard_rules(plan_of("zero all: all/1/1\nzero all: all/all/all lanes=a\n")).sharing(ParameterClass.DENSE, (0, 1, 2))
-    assert [(p.devices, p.reduced, p.gradient, p.parameter) for p in sharing.parties] == [((0, 1), 2, 2, 2), ((2,), 1, 1, 1)]
+    sharing = shard_rules(plan_of("zero all: all/1/1\nzero all: all/all/all lanes=a\n")).sharing(ParameterClass.DENSE, DeviceList.run(0, 3))
+    assert [(tuple(p.devices), p.reduced, p.gradient, p.parameter) for p in sharing.parties] == [((0, 1), 2, 2, 2), ((2,), 1, 1, 1)]
     assert sharing.optimizer == 3
     # Device 2 has all gradients and gives each of three owners a third; it receives all new values, the others half of them.
     assert (sharing.to_owners, sharing.from_owners) == (1.0, 1.0)
