@@ -143,20 +143,15 @@ class Composing:
         heappush(self.waiting, (look.rank, look))
 
 
-def composing_of(
-    standing: Standing, bench: Bench, markets: Sequence[tuple[Options, Market]], *, sharded: bool | None = None
-) -> list[Composing]:
-    """Every frame of each market, from the limit on at which prices no longer close them all together.
-
-    Args:
-        sharded: frames of the plans in which some lane shards, or else of those in which none does; None = of both, each apart.
+def composing_of(standing: Standing, bench: Bench, markets: Sequence[tuple[Options, Market]]) -> list[Composing]:
+    """Every frame of each market, from the limit on at which prices no longer close them all together; plans in which some lane shards
+    apart.
     """
     most = min(standing.best_s * WORTH, LONGEST_STEP_S)
     asked = [
         (options, First(market=bench.place(market), frame=frame, most=most))
         for options, market in markets
         for frame in whole_frames(market)
-        if sharded is None or frame.sharded == sharded
     ]
     firsts = bench.map(_first_of, [first for _, first in asked])
     # Where no plan is known that a limit could be too late for, frames that memory closes would wait for one later limit after another.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import field
 from math import inf
 
@@ -25,7 +25,6 @@ from shardwright.search.mixed.choices import Choices
 from shardwright.search.mixed.composing import (
     EARLY_RISES,
     OTHERS,
-    Composing,
     composing_of,
     look_at_limits,
     look_at_undivided,
@@ -221,22 +220,14 @@ def _narrowed(
             found = lower_bound(bench, every, standing.best_s, tolerance=tolerance, clock=proof)
             proved_s = standing.best_s
 
-    def compose(some: list[Composing], rise: float, kinds: Iterable[bool]) -> None:
-        say("find a first plan", 0)
-        look_at_undivided(standing, bench, some, rise=rise)
-        for sharded in kinds:
-            simulate_best(standing, bench, grounds, most=EARLY_SIMULATIONS, sharded=sharded)
-
     say("find when compositions can end", 0)
-    # Plans without a lane that shards are nearly always the faster ones: a search has one of them before it looks at the others.
-    plain = composing_of(standing, bench, parts, sharded=False)
-    compose(plain, EARLY_RISES[0], (False,))
-    others = composing_of(standing, bench, parts, sharded=True)
-    composing = [*plain, *others]
+    composing = composing_of(standing, bench, parts)
     all_sharded = all(one.share == 1 and one.market.shapes.sharded.all() for one in composing)
-    compose(others, EARLY_RISES[0], (True,))
-    for rise in EARLY_RISES[1:]:
-        compose(composing, rise, dict.fromkeys((all_sharded, True)))
+    for rise in EARLY_RISES:
+        say("find a first plan", 0)
+        look_at_undivided(standing, bench, composing, rise=rise)
+        for sharded in dict.fromkeys((all_sharded, True)):
+            simulate_best(standing, bench, grounds, most=EARLY_SIMULATIONS, sharded=sharded)
     if standing.best is not None:
         prove(0)
     if within_tolerance():
