@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import torch
@@ -83,11 +83,11 @@ class Small:
         return parse_plan(f"plan small devices {self.devices}\n{self.zero}{self.body}")
 
     def known(self) -> Training:
-        return training(self.model, self.job, self.plan, rule=self.rule)
+        return _known(self)
 
     def alone(self) -> Training:
         """The same on one device."""
-        return training(self.model, self.job, unsplit(self.model, self.job, microbatches=self.microbatches), rule=self.rule)
+        return _alone(replace(self, body="", zero="", devices=1))
 
     def batches(self, step: int) -> Batch:
         generator = torch.Generator().manual_seed(step)
@@ -101,6 +101,26 @@ class Small:
 @lru_cache(maxsize=8)
 def _small(whole: Callable[[], Model]) -> Model:
     return shrink(whole())
+
+
+@lru_cache(maxsize=64)
+def _known(small: Small) -> Training:
+    return training(small.model, small.job, small.plan, rule=small.rule)
+
+
+@lru_cache(maxsize=64)
+def _alone(small: Small) -> Training:
+    return training(small.model, small.job, unsplit(small.model, small.job, microbatches=small.microbatches), rule=small.rule)
+
+
+def alone_reports(small: Small, *, steps: int) -> tuple[StepReport, ...]:
+    """Of the steps on one device, which are the same whatever the plan is."""
+    return _alone_reports(replace(small, body="", zero="", devices=1), steps)
+
+
+@lru_cache(maxsize=64)
+def _alone_reports(small: Small, steps: int) -> tuple[StepReport, ...]:
+    return tuple(run_here(small, small.alone(), steps=steps)[0])
 
 
 def run_here(small: Small, known: Training, *, steps: int) -> tuple[list[StepReport], dict[int, Member]]:

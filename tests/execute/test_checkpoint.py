@@ -30,7 +30,7 @@ from shardwright.execute.training.train import Member, Training, member, trainin
 from shardwright.model.ir.operator import Operator
 from shardwright.program.layout.layout import Box
 from tests.execute.saved import save
-from tests.execute.small_plans import PLANS, RULE, run_here
+from tests.execute.small_plans import PLANS, RULE, alone_reports, run_here
 from tests.execute.started import started
 from tests.execute.trained import train
 from tests.tiers import examples
@@ -93,7 +93,7 @@ def test_another_plan_resumes_with_the_same_bits(saved: Path, tmp_path: Path, na
         moved += not torch.equal(found.whole(key), seeded(found.model, seed=0)(key))
     assert moved == len(found.shapes), "training had changed every parameter"
     small = PLANS[SAVED]
-    alone, _ = run_here(small, small.alone(), steps=STEPS + 1)
+    alone = alone_reports(small, steps=STEPS + 1)
     (report,) = train(members, known, [small.batches(STEPS)])
     assert report.step == STEPS + 1
     assert report.loss == pytest.approx(alone[-1].loss, abs=1e-10)

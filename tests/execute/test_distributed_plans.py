@@ -14,7 +14,7 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 
 from tests.execute.plan_ranks import GROUPED, KILLED, RANKS, RESUMED, RESUMED_STEPS, SAVED, SERVING, STEPS, STOPPED, TRAINED, start
 from tests.execute.served import moving
-from tests.execute.small_plans import PLANS, run_here
+from tests.execute.small_plans import PLANS, alone_reports
 from tests.execute.started import finished
 from tests.execute.traces import check_measured
 from tests.tiers import in_both
@@ -25,7 +25,7 @@ CLOSE = 1e-6
 @lru_cache(maxsize=8)
 def _alone(whole: Any, batch: int) -> tuple[tuple[float, float], ...]:
     small = next(s for s in PLANS.values() if (s.whole, s.batch) == (whole, batch))
-    return tuple((r.loss, r.norm) for r in run_here(small, small.alone(), steps=max(STEPS, RESUMED_STEPS))[0])
+    return tuple((r.loss, r.norm) for r in alone_reports(small, steps=max(STEPS, RESUMED_STEPS)))
 
 
 def alone(name: str) -> tuple[tuple[float, float], ...]:

@@ -31,7 +31,7 @@ from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.execute.kept import with_lines
-from tests.execute.small_plans import PLANS, Small, run_here, tied
+from tests.execute.small_plans import PLANS, Small, alone_reports, run_here, tied
 from tests.execute.trained import train
 from tests.strategy.zoo_models import dense, sparse
 from tests.tiers import in_both
@@ -104,7 +104,7 @@ COVERED = {"two ranks", "made again", "once a step", "teacher", "adapters and te
 def test_steps_are_those_of_one_device_and_nothing_frozen_changes(name: str) -> None:
     small = CASES[name]
     reports, members = run_here(small, small.known(), steps=2)
-    alone, _ = run_here(small, small.alone(), steps=2)
+    alone = alone_reports(small, steps=2)
     assert [r.loss for r in reports] == pytest.approx([r.loss for r in alone], rel=1e-9)
     assert [r.norm for r in reports] == pytest.approx([r.norm for r in alone], rel=1e-9)
     first = small.members(small.known())

@@ -22,7 +22,7 @@ from shardwright.hardware.device_list import DeviceList
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.shard_rules import shard_rules
 from tests.execute.saved import save
-from tests.execute.small_plans import PLANS, RULE, Small, run_here
+from tests.execute.small_plans import PLANS, RULE, Small, alone_reports, run_here
 from tests.execute.trained import train
 
 NAMES = tuple(name for name, small in PLANS.items() if any(rule.lanes for rule in small.plan.shards))
@@ -31,7 +31,7 @@ STEPS = 3
 
 @lru_cache
 def alone(small: Small) -> list[tuple[float, float]]:
-    return [(r.loss, r.norm) for r in run_here(small, small.alone(), steps=STEPS)[0]]
+    return [(r.loss, r.norm) for r in alone_reports(small, steps=STEPS)]
 
 
 def test_some_plans_have_lanes_of_their_own() -> None:

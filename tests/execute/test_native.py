@@ -26,7 +26,7 @@ from shardwright.schedules.table import KINDS
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.native_ranks import CASES, KEPT, LAST, RANKS, STEPS, TRAINED, UNLEARNT, WATCHED, start
-from tests.execute.small_plans import Small, run_here
+from tests.execute.small_plans import Small, alone_reports
 from tests.execute.started import finished
 from tests.execute.traces import check_measured
 from tests.execute.trained import train
@@ -138,7 +138,7 @@ def test_a_rank_has_its_own_experts_alone(ranks: list[Any]) -> None:
 @pytest.mark.parametrize("begins", [NATIVE, OWN])
 @pytest.mark.parametrize("name", KEPT)
 def test_each_engine_goes_on_from_the_others_checkpoint(ranks: list[Any], name: str, begins: str) -> None:
-    expected = [(r.loss, r.norm) for r in run_here(CASES[name].small, CASES[name].small.alone(), steps=LAST)[0]]
+    expected = [(r.loss, r.norm) for r in alone_reports(CASES[name].small, steps=LAST)]
     for found in ranks:
         reports = found["crossed"][name][begins]
         assert [r.step for r in reports] == list(range(1, LAST + 1))
