@@ -18,6 +18,8 @@ from shardwright.errors import ClusterError
 MAX_BYTES: Final = 262_144
 MAX_EVENTS: Final = 40_000
 MAX_DEPTH: Final = 16
+MAX_BITS: Final = 4096
+"""Of an integer."""
 CLUSTER_FILE: Final = "cluster file"
 
 # What PyYAML's scanner and constructors let through on hostile text: bad dates, huge integers, odd tags.
@@ -58,6 +60,17 @@ class _Constructor(Composer, SafeConstructor, Resolver):
                     raise ConstructorError(None, None, f"key {key.value[:60]!r} is given twice", key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """As SafeLoader; one that Python would not write out again, as those in base 16 may be, is refused."""
+        value: int = super().construct_yaml_int(node)
+        if value.bit_length() > MAX_BITS:
+            raise ConstructorError(None, None, "a number is too long", node.start_mark)
+        return value
+
+
+_register: Any = _Constructor.add_constructor
+_register("tag:yaml.org,2002:int", _Constructor.construct_yaml_int)
 
 
 def read_yaml(text: str, *, what: str = CLUSTER_FILE) -> object:
