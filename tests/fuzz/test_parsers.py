@@ -56,6 +56,7 @@ def test_messages_never_steer_a_terminal() -> None:
 
 
 FOUND = {
+    "launch of transformers.yaml": (f"per_device_train_batch_size: 1\nnum_train_epochs: 0x1{'0' * 5000}\n",),
     "cluster": ("h100-" + "(" * 3000, f"h100-sxm:8@{'e' * 3000}+a100-sxm-80gb:8@west,{'e' * 3000}~west=25gbps"),
     "facts": ('where = {source_id = "[[a]"}', f"where = {{tp = {'9' * 5000}}}"),
     "plan file": ('{"schema": "shardwright.plan", "version": 2, "digest": "\udfff"}',),

@@ -83,6 +83,7 @@ REFUSED = {
     "[" * 17 + "]" * 17: "nested too deeply",
     "a: 1\nb: [1, 2": "expected ',' or ']', but got '<stream end>' in line 2, column 9",
     "a: 1\n b: 2": "mapping values are not allowed here in line 2, column 3",
+    f"a: 1\nb: 0x1{'0' * 4000}": "a number is too long in line 2, column 4",
     "a: 2020-02-31": "a value cannot be read",
     "a\n---\nb": "but found another document in line 2, column 1",
     "[" + "1," * 40_000 + "]": "at most 40000 values",

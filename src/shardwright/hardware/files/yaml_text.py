@@ -18,6 +18,8 @@ from shardwright.hardware.files.yaml_expansion import checked
 
 MAX_BYTES: Final = 262_144
 _MERGE: Final = "tag:yaml.org,2002:merge"
+MAX_BITS: Final = 4096
+"""Of an integer."""
 CLUSTER_FILE: Final = "cluster file"
 
 # What PyYAML's scanner and constructors let through on hostile text: bad dates, huge integers, odd tags.
@@ -73,6 +75,13 @@ class _Constructor(Composer, SafeConstructor, Resolver):
                 node.value = [*added, *node.value]
                 taken |= {key.value for key, _ in added if isinstance(key, yaml.ScalarNode)}
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """As SafeLoader; one that Python would not write out again, as those in base 16 may be, is refused."""
+        value: int = super().construct_yaml_int(node)
+        if value.bit_length() > MAX_BITS:
+            raise ConstructorError(None, None, "a number is too long", node.start_mark)
+        return value
+
 
 def _require_distinct(node: yaml.MappingNode) -> None:
     seen: set[str] = set()
@@ -81,6 +90,10 @@ def _require_distinct(node: yaml.MappingNode) -> None:
             if key.value in seen:
                 raise ConstructorError(None, None, f"key {key.value[:60]!r} is given twice", key.start_mark)
             seen.add(key.value)
+
+
+_register: Any = _Constructor.add_constructor
+_register("tag:yaml.org,2002:int", _Constructor.construct_yaml_int)
 
 
 def read_yaml(text: str, *, what: str = CLUSTER_FILE) -> object:
