@@ -183,11 +183,11 @@ def test_each_tier_bounds_the_next(block: int) -> None:
 
 @pytest.mark.parametrize("block", seeds(2, 20))
 def test_bounds_of_experts_over_context_groups_are_in_order(block: int) -> None:
-    """Members whose states are on the host, too, and in pipelines of several chunks."""
+    """Half of them in pipelines of several chunks, and many with states on the host."""
     draw, away, chunks = random.Random(300 + block), 0, 0
-    for _ in range(many(6, 60)):
+    for number in range(many(6, 60)):
         problem, grid = drawn(draw, share=1.0)
-        while grid.cp == 1 and not grid.sp:
+        while (grid.cp == 1 and not grid.sp) or (grid.vpp == 1 and number % 2):
             problem, grid = drawn(draw, share=1.0)
         bounded = bound_space(problem, around(grid, alike=False), facts_of(problem), capacity=10**15)
         for place in draw.sample(range(bounded.members.num_members), min(4, bounded.members.num_members)):
