@@ -86,6 +86,17 @@ def test_options_cost_the_same_where_all_is_read(name: str, compute: Dtype, monk
     assert tried >= 4
 
 
+@pytest.mark.parametrize("grid", [Grid(cp=2, dp=4, ep=4, zero=2, offload=50), Grid(cp=2, dp=4, ep=4, zero=3, offload=100)])
+def test_offloaded_states_cost_the_same_where_all_is_read(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients that go to host memory as they are reduced took no time in a plan, and some in its lower bound."""
+    problem = problem_of("deepspeed", Dtype.BF16)
+    assert problem.runtime.gradients_on_host
+    done = simulate_grid(problem, grid)
+    assert is_same(done, reading_all(problem, grid, monkeypatch))
+    stays = replace(problem, runtime=replace(problem.runtime, name="on the device", gradients_on_host=False))
+    assert done.timeline.work.sum() > simulate_grid(stays, grid).timeline.work.sum()
+
+
 def test_options_of_the_step_alone_price_no_block_and_those_of_blocks_no_sum() -> None:
     problem = replace(problem_of("megatron-core-0.16", Dtype.BF16))
 

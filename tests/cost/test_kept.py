@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import shardwright.cost.kept as kept_module
 from shardwright.cost.kept import transfer_bandwidth
 from shardwright.cost.step_costs import StepCosts
 from shardwright.strategy.plan.stages import How
@@ -60,15 +59,11 @@ def test_what_compute_hides_of_a_transfer_costs_nothing() -> None:
     assert seconds(kept, "backward_s") == seconds(plain, "backward_s")
 
 
-def test_what_compute_does_not_hide_of_a_transfer_is_exposed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_compute_does_not_hide_of_a_transfer_is_exposed() -> None:
     """At r bytes/s the forward of a stage of nothing but offloaded layers takes bytes / r in all."""
     inner = "recompute 0-0: act"
     plain = two_stages(inner).costs.families[0, 1, 0].slices[0]
-    times = []
-    for rate in (1e6, 2e6):
-        monkeypatch.setattr(kept_module, "transfer_bandwidth", lambda *_, rate=rate: rate)
-        times.append(step("host 0-3: act", chunk=1))
-    slow, fast = times
+    slow, fast = (two_stages("host 0-3: act", pcie=rate).costs.step(0, 1, 0) for rate in (1e6, 2e6))
     for name in ("forward_s", "backward_s"):
         # The layers take bytes / rate, the head beside them what it did: the difference of two rates is bytes x (1 / r1 - 1 / r2).
         assert seconds(slow, name) - seconds(fast, name) == pytest.approx(ACT / 1e6 - ACT / 2e6, rel=1e-6)

@@ -29,15 +29,29 @@ def problem_for(model: Model, *, batch: int, cluster: str = "h100-sxm:8", seq_le
     return Problem(model=model, cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
 
 
-def run_text(text: str, *, batch: int = 8, seq_len: int = SEQ) -> SimulatedPlan:
-    """The plan of this text for a small dense model, simulated."""
-    return simulate_plan(problem_for(dense(), batch=batch, seq_len=seq_len), parse_plan(text))
+def run_text(text: str, *, batch: int = 8, seq_len: int = SEQ, pcie: float = 0.0) -> SimulatedPlan:
+    """The plan of this text for a small dense model, simulated.
+
+    Args:
+        pcie: bytes/s between a device and its host; 0 = the catalog's.
+    """
+    problem = problem_for(dense(), batch=batch, seq_len=seq_len)
+    return simulate_plan(with_pcie(problem, pcie) if pcie else problem, parse_plan(text))
 
 
-def two_stages(*lines: str, order: str = "1f1b") -> SimulatedPlan:
+def with_pcie(problem: Problem, rate: float) -> Problem:
+    """The problem on nodes whose devices reach their host at `rate` bytes/s."""
+    (group,) = problem.cluster.groups
+    link = group.kind.host.pcie
+    host = replace(group.kind.host, pcie=replace(link, bandwidth=link.bandwidth * rate / link.achieved))
+    return replace(problem, cluster=replace(problem.cluster, groups=(replace(group, kind=replace(group.kind, host=host)),)))
+
+
+def two_stages(*lines: str, order: str = "1f1b", pcie: float = 0.0) -> SimulatedPlan:
     """Four layers on devices 0 and 1, four on 2 and 3; 8 samples in 4 microbatches; `lines` of both stages."""
     placed = "".join(f"    {line}\n" for line in ("all = t2", *lines))
-    return run_text(f"plan two devices 4\nlane main samples 8 in 4\n  stages embed+4, 4+head on 0, 2\n{placed}order {order}(main)\n")
+    text = f"plan two devices 4\nlane main samples 8 in 4\n  stages embed+4, 4+head on 0, 2\n{placed}order {order}(main)\n"
+    return run_text(text, pcie=pcie)
 
 
 def simulate_with(problem: Problem, grid: Grid, change: Callable[[StepCosts], StepCosts]) -> SimulatedPlan:

@@ -42,15 +42,15 @@ def host_gradient_seconds(problem: Problem, sync: SyncTable) -> FloatArray:
         t = 2 x shard x bytes of a gradient / rate of PCIe       0 where gradients stay on the device (`Runtime.gradients_on_host`)
 
     A shard comes back, is added to and leaves again; of m microbatches the first has nothing to bring back, and the last leaves in the
-    format that the host updates with, which is twice as wide as 16 bits. Copies follow the reduction on its stream. Leaves out host memory
-    that is not pinned, and devices that share a link of the host.
+    format that the host updates with, which is twice as wide as 16 bits. Copies follow the reduction on its stream: where it waits for the
+    step's end, a step's composition puts none beside a microbatch. Leaves out host memory that is not pinned, and devices that share a link
+    of the host.
 
     Source: DeepSpeed, runtime/zero/stage3.py at 007cca6a2ffe (`partition_grads`, on `reduce_and_partition_stream`), and stage_1_and_2.py at
     02aa38c3a551 (`async_accumulate_grad_in_cpu_via_gpu`, `async_inplace_copy_grad_to_fp32_buffer_from_gpu`).
     """
     runtime = problem.runtime
-    moves = runtime.gradients_on_host and runtime.reduce_every_microbatch
-    each = 2.0 * (runtime.gradient_dtype.bits / 8) / problem.cluster.node.host.pcie.achieved if moves else 0.0
+    each = 2.0 * (runtime.gradient_dtype.bits / 8) / problem.cluster.node.host.pcie.achieved if runtime.gradients_on_host else 0.0
     return np.asarray(sync.own_reduced * each, dtype=np.float64)
 
 

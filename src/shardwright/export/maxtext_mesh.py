@@ -32,7 +32,8 @@ def mesh_shortfalls(given: Given) -> Iterator[Shortfall]:
         yield Shortfall(
             what=f"ep {grid.ep} of dp {grid.dp} and cp {grid.cp}: its experts are dealt over replicas", hint="ep that divides dp, cp 1"
         )
-    elif grid.ep > 1 and grid.order.index("dp") < grid.order.index("ep"):
+        return
+    if grid.ep > 1 and grid.order.index("dp") < grid.order.index("ep"):
         yield Shortfall(what="experts dealt outside replicas", hint="ep inside dp in the order of ranks")
     if grid.zero == 3 and _shards(grid) % (grid.cp * grid.ep):
         yield Shortfall(what=f"{_shards(grid)} shards over cp {grid.cp} and ep {grid.ep}", hint="a multiple of both")
@@ -57,7 +58,15 @@ def _shards(grid: Grid) -> int:
     return grid.shard or grid.dp * grid.cp
 
 
-def _axes(grid: Grid) -> Iterator[tuple[str, int]]:
+def _replicas(grid: Grid) -> dict[str, int] | None:
+    """The plan's replicas as axes of the mesh, from the innermost; None where these do not make up all replicas."""
+    # Experts' axis and that of contexts shard parameters, too.
+    shards = max(_shards(grid) // (grid.cp * grid.ep), 1) if grid.zero >= 2 else 1
+    copies, left = divmod(grid.dp, grid.ep * shards)
+    return None if left else {"expert": grid.ep, "fsdp": shards, "data": copies}
+
+
+def _axes(grid: Grid, replicas: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     """Axes of the plan from the innermost, in the mesh's words."""
     for axis in grid.order:
         if axis == "tp":
@@ -67,11 +76,7 @@ def _axes(grid: Grid) -> Iterator[tuple[str, int]]:
         elif axis == "pp":
             yield "stage", grid.pp
         elif axis == "dp":
-            # Experts' axis and that of contexts shard parameters, too.
-            shards = _shards(grid) // (grid.cp * grid.ep) if grid.zero >= 2 else 1
-            yield "expert", grid.ep
-            yield "fsdp", max(shards, 1)
-            yield "data", grid.dp // (grid.ep * max(shards, 1))
+            yield from replicas.items()
 
 
 def _slice(given: Given) -> int:
@@ -79,9 +84,12 @@ def _slice(given: Given) -> int:
 
 
 def _filled(given: Given) -> list[tuple[str, tuple[int, int]]] | None:
-    """The plan's axes with their parts inside and between slices; None where one ends inside no slice."""
+    """The plan's axes with their parts inside and between slices; None where one ends inside no slice, or none says the replicas."""
+    replicas = _replicas(given.grid)
+    if replicas is None:
+        return None
     room, found = min(_slice(given), given.grid.devices), []
-    for axis, degree in _axes(given.grid):
+    for axis, degree in _axes(given.grid, replicas):
         if room % degree and degree % room:
             return None
         inside = min(degree, room)

@@ -97,9 +97,9 @@ class CellStructure:
         region = self._count(OperatorClass.EXPERTS, length)
         return Size(times=-(-region * operator.experts.topk * self._experts(operator) // operator.experts.experts))
 
-    def expert_tokens(self, operator: Operator, each: int, length: int) -> Size:
-        """Tokens of one local expert: `each` of a sample, by the part of the samples and positions that its experts serve."""
-        return Size(times=-(-self._count(OperatorClass.EXPERTS, length) * each // length))
+    def served_tokens(self, length: int) -> Size:
+        """See `Placing.served_tokens`."""
+        return self.tokens(OperatorClass.EXPERTS, length)
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
         """See `Placing.sent_copies`: tokens go to experts in equal shares, what stays on the device is not sent."""

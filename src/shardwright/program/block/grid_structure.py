@@ -86,12 +86,9 @@ class Structure:
         stream = self.tokens(OperatorClass.STREAM, length)
         return Size(times=operator.experts.topk, scale=("mbs", "etp"), factors=stream.factors)
 
-    def expert_tokens(self, operator: Operator, each: int, length: int) -> Size:
-        """Tokens of one local expert: the routed tokens of its coset over all experts (rounded up), the busiest one's share."""
-        klass = OperatorClass.STREAM if self.routed else OperatorClass.EXPERTS
-        axes = tuple(c.axis for c in self.cuts(klass) if c.dim in TOKEN_DIMS)
-        gathered = ("etp", "ep") if self.routed else ()
-        return Size(scale=("mbs", *gathered), factors=(Factor(runs=each, axes=axes),))
+    def served_tokens(self, length: int) -> Size:
+        """Tokens of its coset; its own where the experts are cut like the MLP."""
+        return self.coset_tokens(length) if self.routed else self.tokens(OperatorClass.EXPERTS, length)
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
         """topk of each token: all members have as many."""

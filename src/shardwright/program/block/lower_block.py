@@ -117,8 +117,15 @@ def _sorts_again(operator: Operator, structure: Placing, context: Context) -> bo
 
 
 def _routed_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
-    """Tokens of one local expert: the routed tokens of its coset over all experts (rounded up), the busiest one's share."""
-    return structure.expert_tokens(operator, _per_expert(context, operator), context.tokens).uneven(context.imbalance_percent)
+    """Tokens of one local expert: of every sample its share of the part that the device's experts serve, on the busiest one.
+
+        ceil(ceil(served x each / positions) x imbalance)
+
+    `each`: of a whole sample, rounded up. The members of a context group split samples, not experts' shares: rounding each member's part
+    of a share would count up to one token a member and sample too many.
+    """
+    served = structure.served_tokens(context.tokens).scaled(_per_expert(context, operator))
+    return served.divided(context.tokens).uneven(context.imbalance_percent)
 
 
 def _per_expert(context: Context, operator: Operator) -> int:

@@ -63,8 +63,8 @@ class Placing(Protocol):
         """Routed copies of tokens on a device in all."""
         ...
 
-    def expert_tokens(self, operator: Operator, each: int, length: int) -> Size:
-        """Tokens of one local expert; `each`: of one expert for one sample's sequence of `length` positions."""
+    def served_tokens(self, length: int) -> Size:
+        """Tokens that a device's experts serve, of sequences of `length` positions: its own and those of others."""
         ...
 
     def sent_copies(self, operator: Operator, length: int) -> Size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,11 +29,15 @@ class Factor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """times x product of `scale` variables x product of factors, of it so many percent (rounded up; of at most one part of a product)."""
+    """times x product of `scale` variables x product of factors, divided by `divisor`, of it so many percent.
+
+    Each rounded up, once all is multiplied; in at most one part of a product.
+    """
 
     times: int = 1
     scale: tuple[str, ...] = ()
     factors: tuple[Factor, ...] = ()
+    divisor: int = 1
     percent: int = 100
 
     def __mul__(self, other: Size) -> Size:
@@ -40,21 +45,28 @@ class Size:
             times=self.times * other.times,
             scale=self.scale + other.scale,
             factors=self.factors + other.factors,
+            divisor=self.divisor * other.divisor,
             percent=self.percent * other.percent // 100,
         )
 
     def scaled(self, times: int) -> Size:
         """This size `times` times."""
-        return Size(times=self.times * times, scale=self.scale, factors=self.factors, percent=self.percent)
+        return replace(self, times=self.times * times)
+
+    def divided(self, divisor: int) -> Size:
+        """This size divided by `divisor`, rounded up once for the whole of it."""
+        return replace(self, divisor=divisor)
 
     def uneven(self, percent: int) -> Size:
         """`percent` of this size."""
-        return Size(times=self.times, scale=self.scale, factors=self.factors, percent=percent)
+        return replace(self, percent=percent)
 
 
 def evaluate(size: Size, degrees: Degrees) -> IntArray:
     """`size` in elements for every entry of the degree arrays (exact integers)."""
     whole = _whole(size, degrees)
+    if size.divisor != 1:
+        whole = -(-whole // size.divisor)
     return whole if size.percent == 100 else -(-whole * size.percent // 100)
 
 
