@@ -376,7 +376,7 @@ def lowered_sums(problem: Problem) -> Counter[tuple[int, tuple[int, ...]]]:
     for (*_, device), held in found.items():
         for one in held:
             if one.trainable and len(one.group) > 1:
-                total[device, one.group] += one.elements * one.layers
+                total[device, tuple(one.group)] += one.elements * one.layers
     return +total
 
 

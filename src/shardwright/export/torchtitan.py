@@ -27,7 +27,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.runtime.options import chosen
-from shardwright.runtime.runtime import ElementKernels, TpOverlap
+from shardwright.runtime.runtime import ElementKernels, LinearLoss, TpOverlap
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.schedules import WAVE, grid_schedule
 
@@ -191,6 +191,9 @@ def _module(given: Given) -> str:
     runtime = given.problem.runtime
     compiled = runtime.element_kernels is ElementKernels.COMPILED or runtime.framework != "torchtitan"
     overlapped = chosen(runtime, grid.options).tp_overlap is TpOverlap.ASYNC
+    loss = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model))"
+    if chosen(runtime, grid.options).linear_loss is LinearLoss.PARTS:
+        loss = f"ChunkedLossWrapper.Config(loss_fn={loss})"
     fields = [f"            {key}={_text(value)}," for key, value in _parallelism(given).items()]
     if _has_table(given):
         fields.append(f"            pipeline_parallel_schedule_csv=str(Path(__file__).with_name({ORDER!r})),")
@@ -202,7 +205,7 @@ def _module(given: Given) -> str:
         '"""',
         "",
         *(["from pathlib import Path", ""] if _has_table(given) else []),
-        "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss",
+        "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss  # noqa: F401",
         "from torchtitan.components.optimizer import default_adamw",
         "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig",
         "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC  # noqa: F401",
@@ -217,7 +220,7 @@ def _module(given: Given) -> str:
         f"    model = model_registry({_text(name)})",
         "    return Trainer.Config(",
         "        model_spec=model,",
-        "        loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model))),",
+        f"        loss={loss},",
         "        optimizer=default_adamw(),",
         '        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),',
         "        training=TrainingConfig(",
