@@ -64,7 +64,7 @@ def apart_by_work(problem: Problem, stage: StageParts) -> StageParts:
     Where one class of operators lies on fewer devices than another, those that hold as much may still send or sum unlike parts: of five
     devices that read what six hold a third of each, some find both copies of a part among themselves and some do not.
     """
-    if len(stage.families) == stage.devices.size or not any(_is_uneven(s.cells) for s in stage.segments):
+    if len(stage.families) == stage.devices.size or True not in [_is_uneven(s.cells) for s in stage.segments]:
         return stage
     families: list[DeviceList] = []
     for family in stage.families:

@@ -117,16 +117,16 @@ def _found(source: Layout, wanted: Layout) -> Iterator[_Found]:
     cuts = [ticks(lists) for lists in zip(*sources, *targets, strict=True)]
     atoms: dict[tuple[int, ...], tuple[list[Box], list[Box]]] = {}
     for box in targets:
-        for atom in product(*(cut.inside[one] for cut, one in zip(cuts, box, strict=True))):
+        for atom in product(*[cut.inside[one] for cut, one in zip(cuts, box, strict=True)]):
             atoms.setdefault(atom, ([], []))[1].append(box)
     for box in sources:
-        for atom in product(*(cut.inside[one] for cut, one in zip(cuts, box, strict=True))):
+        for atom in product(*[cut.inside[one] for cut, one in zip(cuts, box, strict=True)]):
             if atom in atoms:
                 atoms[atom][0].append(box)
     number = {box: i for i, box in enumerate((*sources, *(box for box in targets if box not in sources)))}
     alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, ...]]] = {}
     for atom, (have, want) in atoms.items():
-        alike.setdefault((tuple(number[box] for box in have), tuple(number[box] for box in want)), []).append(atom)
+        alike.setdefault((tuple([number[box] for box in have]), tuple([number[box] for box in want])), []).append(atom)
     lengths = [[count(indices) for indices in cut.indices] for cut in cuts]
     held: dict[tuple[int, ...], tuple[Group, tuple[Group, ...]]] = {}
     wants: dict[tuple[int, ...], Group] = {}
