@@ -12,6 +12,8 @@ from shardwright.runtime.arguments import Arguments
 
 MAX_DEPTH: Final = 30
 MAX_SETTINGS: Final = 5_000
+MAX_BITS: Final = 4096
+"""Of an integer. TOML and Python read those in base 16 of any length, and Python refuses to write long ones out again."""
 
 
 def settings_of_document(text: str, suffix: str, name: str) -> Arguments:
@@ -74,20 +76,35 @@ def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
     if document is True:
         return {before: "true"}
     if isinstance(document, list | tuple):
-        return {before: " ".join(str(one) for one in document[:1000])}
-    return {before: str(document)}
+        return {before: " ".join(_text(one, before) for one in document[:1000])}
+    return {before: _text(document, before)}
+
+
+def _text(value: object, name: str) -> str:
+    """A value as text, of the setting `name`."""
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise DataError(f"the number of {name[:60]} is too long", hint="a configuration file of a framework")
+    # Of a table or a list inside a list, numbers may still be too long.
+    try:
+        return str(value)
+    except ValueError:
+        raise DataError(f"a number of {name[:60]} is too long", hint="a configuration file of a framework") from None
 
 
 def tree_of(text: str, name: str) -> ast.Module:
     """A Python file, parsed.
 
     Raises:
-        DataError: it is no Python.
+        DataError: it is no Python, or has an integer of more than `MAX_BITS` bits.
     """
     try:
-        return ast.parse(text)
+        tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(f"{name[:60]}: {str(error)[:100]}", hint="a Python file") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value.bit_length() > MAX_BITS:
+            raise DataError(f"{name[:60]}: a number in line {node.lineno} is too long", hint="a configuration file of a framework")
+    return tree
 
 
 def _called(tree: ast.Module) -> Iterator[tuple[str, str]]:
