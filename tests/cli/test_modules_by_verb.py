@@ -24,11 +24,11 @@ print(code, ours, *(name for name in sys.argv[1].split(",") if name in sys.modul
 @pytest.mark.parametrize(
     ("words", "most", "needs"),
     [
-        (("catalog", "schedules", "--json"), 132, ("rich",)),
-        (("plan", *JOB, "--quiet"), 349, ()),
-        (("plan", *JOB), 386, ("rich",)),
-        (("simulate", *JOB, "--strategy", "dp4 mbs1", "--quiet"), 365, ("pydantic", "rich")),
-        (("serve-simulate", "llama-3.1-8b", "h100-sxm:1", "--isl", "64", "--osl", "4", "--concurrency", "2"), 282, ("rich",)),
+        (("catalog", "schedules", "--json"), 135, ("rich",)),
+        (("plan", *JOB, "--quiet"), 351, ()),
+        (("plan", *JOB), 388, ("rich",)),
+        (("simulate", *JOB, "--strategy", "dp4 mbs1", "--quiet"), 367, ("pydantic", "rich")),
+        (("serve-simulate", "llama-3.1-8b", "h100-sxm:1", "--isl", "64", "--osl", "4", "--concurrency", "2"), 284, ("rich",)),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) and value else None,
 )

@@ -13,7 +13,7 @@ from shardwright.program.problem import Problem
 from shardwright.search.grid.bounded import bound_space
 from tests.search.problems import Case, facts_of, small_case
 from tests.search.test_optimal import assert_answer_is_best
-from tests.simulator.test_bounds import SPARSE, around, assert_in_order, drawn
+from tests.simulator.test_bounds import NARROW, WIDE, around, assert_in_order, drawn
 from tests.tiers import many, seeds
 
 
@@ -37,7 +37,7 @@ def test_each_tier_bounds_the_next_in_divided_nodes(block: int) -> None:
         problem, grid = drawn(draw)
         problem = replace(problem, cluster=divided(problem.cluster, draw))
         levels = max(levels, len(problem.cluster.tiers()))
-        bounded = bound_space(problem, around(grid, alike=problem.model is not SPARSE), facts_of(problem), capacity=10**15)
+        bounded = bound_space(problem, around(grid, alike=problem.model in (NARROW, WIDE)), facts_of(problem), capacity=10**15)
         for place in draw.sample(range(bounded.members.num_members), min(4, bounded.members.num_members)):
             assert_in_order(problem, bounded, place)
     assert levels >= 4

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from shardwright.arrays import distinct
 from shardwright.cost.device_network import plan_units
 from shardwright.hardware.catalog.constants import family_of
 from shardwright.hardware.graph import Units
@@ -77,7 +78,7 @@ def _leaves(cells: StageCells, base: int, islands: Units) -> bool:
         levels = regular_levels(cells.splits.get(klass))
         if levels is not None and len(islands.first) == 1:
             inside, outside = group_of_first(levels, frozenset(Dim) - _APART)
-            first = np.unique((outside.array + row_of(cells.cells[klass]).first + base) % islands.size[0])
+            first = distinct((outside.array + row_of(cells.cells[klass]).first + base) % islands.size[0])
             if (first + inside.by_number()[-1] >= islands.size[0]).any():
                 return True
             continue
