@@ -22,6 +22,12 @@ def test_a_search_through_plans_is_no_more_work_than_one_on_a_path_of_its_own() 
     assert calls("plan") <= LLAMA
 
 
+@pytest.mark.xfail(reason="0.34 to 0.41 s for 405B on 16,384 H100 in a process of its own, at 242,000 calls; bar 0.25 s", strict=True)
+def test_a_plan_is_searched_in_a_quarter_of_a_second_of_calls() -> None:
+    """At 1.4 us a call, as measured there, bounds among them."""
+    assert calls("plan") <= 178_000
+
+
 def test_a_new_mesh_is_lowered_and_simulated_in_few_calls() -> None:
     assert calls("mesh") <= 40_000
 
